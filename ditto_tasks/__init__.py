@@ -1,0 +1,1 @@
+"""ditto-tasks: agent nodes as Celery tasks."""

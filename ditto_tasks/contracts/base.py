@@ -1,0 +1,104 @@
+"""What every contract shares: frozen models, camelCase on the wire, and the few types that JSON needs.
+
+An optional field that is missing is *absent*; an explicit null is refused, never read as absent. Ask
+`model_fields_set` for presence where null is a legal value.
+"""
+
+import math
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+__all__ = ["Contract", "Id", "Limit", "ListOf", "Maybe", "Number", "Text", "describe"]
+
+MAX_LIMIT = 10_000  # records in one answer
+_SHOWN = 80  # characters of a refused value that a message repeats
+
+
+class Contract(BaseModel):
+    """A frozen record: snake_case in Python, camelCase on the wire; unknown fields are dropped."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+    )
+
+    @classmethod
+    def from_wire(cls, value: object) -> Self:
+        """Read the wire form: a dict with camelCase keys; an instance is returned as it is.
+
+        Raises:
+            pydantic.ValidationError: the value breaks the contract; `describe` puts it into a sentence.
+        """
+        return cls.model_validate(value, by_alias=True, by_name=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Give the wire form: plain JSON, absent fields left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def describe(error: ValidationError) -> str:
+    """Say in one sentence what is wrong first: where, what was expected, what was given."""
+    detail = error.errors(include_url=False, include_context=False)[0]
+    place = _path(detail)
+    message = detail["msg"][:1].lower() + detail["msg"][1:]
+    if detail["type"] in ("missing", "not_json"):
+        return f"{place}: {message}"
+    return f"{place}: {message}, not {detail['input']!r:.{_SHOWN}}"
+
+
+def _path(detail: ErrorDetails) -> str:
+    path = ""
+    for step in detail["loc"]:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
+    return path or "input"
+
+
+def _refuse_null(value: object) -> object:
+    if value is None:
+        raise PydanticCustomError("null", "must be left out or given a value; null is neither")
+    return value
+
+
+def _listed(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        raise PydanticCustomError("not_a_list", "must be a list")
+    return tuple(value)
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise PydanticCustomError("not_a_number", "must be a finite number")
+    return value
+
+
+def _integer(value: object) -> object:
+    """Accept what JSON calls an integer: 10.0 is one, true is not."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PydanticCustomError("not_an_integer", "must be an integer")
+    return value
+
+
+T = TypeVar("T")
+
+Maybe = Annotated[T | None, BeforeValidator(_refuse_null)]
+"""An optional field, to be given the default None for "absent": an explicit null is refused."""
+
+ListOf = Annotated[tuple[T, ...], BeforeValidator(_listed)]
+"""A JSON list; lists and tuples are taken, and kept as a tuple."""
+
+Text = Annotated[str, Field(min_length=1)]
+"""A string of at least one character; a single space is one."""
+
+Id = Text
+Number = Annotated[int | float, BeforeValidator(_number)]
+Limit = Annotated[int, BeforeValidator(_integer), Field(ge=1, le=MAX_LIMIT)]

@@ -1,0 +1,5 @@
+"""What the nodes do, over ports: no queue, no broker, no driver. Apps may call it directly, workers do."""
+
+from ditto_tasks.nodes.memory import Memory
+
+__all__ = ["Memory"]

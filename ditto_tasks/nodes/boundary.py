@@ -1,0 +1,85 @@
+"""One call into one NodeResult: the only place where errors become results.
+
+A family of nodes says with `ErrorCodes` what its failures are called; what its handlers raise on purpose
+(NodeError) keeps its code and message, everything else is logged and hidden.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, NodeError
+from ditto_tasks.contracts.node import NodeResult
+
+__all__ = ["NODE_CODES", "ErrorCodes", "InvalidOutput", "execute", "new_execution_id"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCodes:
+    """What a family of nodes calls its failures; the two sentences are public."""
+
+    invalid_output: str
+    backend_error: str
+    cancelled: str
+    timeout: str
+    invalid_output_message: str
+    backend_error_message: str
+
+
+NODE_CODES = ErrorCodes(
+    invalid_output="INVALID_OUTPUT",
+    backend_error="EXECUTION_FAILED",
+    cancelled="CANCELLED",
+    timeout="TIMEOUT",
+    invalid_output_message="The node returned an output that is not JSON",
+    backend_error_message="Node execution failed",
+)
+"""For nodes that an application brings along."""
+
+
+class InvalidOutput(Exception):
+    """A provider returned something that breaks its contract; the text is for the log only."""
+
+
+def new_execution_id() -> str:
+    """Make the id of an execution that no queue has named yet."""
+    return str(uuid.uuid4())
+
+
+def execute(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -> NodeResult:
+    """Run one node and put what comes of it into a NodeResult; `run` returns the output as JSON.
+
+    A call that was cancelled before or while it ran ends as cancelled, whatever it returned or raised; one
+    that finished after its deadline still ends as what it is.
+    """
+    result = _outcome(node, codes, call, run)
+    if call.cancel.is_cancelled:
+        return _failure(node, call, codes.cancelled, call.cancel.reason, "cancelled")
+    return result
+
+
+def _outcome(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -> NodeResult:
+    try:
+        call.check()
+        return NodeResult.success(call.execution_id, node, run())
+    except InvocationCancelled as cancelled:
+        return _failure(node, call, codes.cancelled, str(cancelled), "cancelled")
+    except DeadlineExceeded:
+        return _failure(node, call, codes.timeout, "The call's time was used up", "timeout")
+    except NodeError as error:
+        return _failure(node, call, error.code, error.message)
+    except InvalidOutput as error:
+        logger.error("%s %s: invalid output: %s", call.execution_id, node, error)
+        return _failure(node, call, codes.invalid_output, codes.invalid_output_message)
+    except Exception:
+        logger.exception("%s %s: unexpected error", call.execution_id, node)
+        return _failure(node, call, codes.backend_error, codes.backend_error_message)
+
+
+def _failure(node: str, call: Call, code: str, message: str, status: Any = "failed") -> NodeResult:
+    return NodeResult.failure(call.execution_id, node, code, message, status)
