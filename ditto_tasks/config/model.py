@@ -1,0 +1,561 @@
+"""The settings: every section of ditto.yaml as a frozen model, and `DittoConfig`, which holds them all.
+
+A field's description, type and bounds are also its documentation: `reference.py` derives the tables,
+and the words of the error messages, from them.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self, TypeVar
+from zoneinfo import ZoneInfo
+
+from annotated_types import Ge, Gt, Le
+from celery.exceptions import CeleryError
+from celery.schedules import ParseException, crontab
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+from ditto_tasks.contracts.base import ListOf, Maybe, Number, Text, describe
+from ditto_tasks.contracts.catalog import NODE_SPECS
+from ditto_tasks.contracts.errors import ConfigError
+from ditto_tasks.contracts.json_value import JsonObject
+from ditto_tasks.contracts.node import NODE_NAME
+
+__all__ = [
+    "MAX_INTEGER",
+    "DittoConfig",
+    "MemoryWorker",
+    "Runtime",
+    "Schedule",
+    "Section",
+    "Settings",
+    "Shared",
+    "Transport",
+    "Unit",
+    "WorkerSection",
+    "Workers",
+]
+
+MAX_INTEGER = 2**53 - 1  # what JSON readers of every language keep exact
+MAX_MILLISECONDS = 2**31 - 1  # about 24 days
+MAX_SECONDS = 365 * 86_400
+MAX_LIMIT = 10_000  # records or candidates in one answer
+MAX_CONCURRENCY = 1024
+MEBIBYTE = 1024 * 1024
+DAY = 86_400.0
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_PROVIDER_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of a setting as it stands in the file."""
+
+    name: str
+
+
+def _integer(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PydanticCustomError("not_an_integer", "must be an integer")
+    return value
+
+
+def _to_seconds(milliseconds: float) -> float:
+    return milliseconds / 1000
+
+
+def _queue(value: str) -> str:
+    if not _QUEUE_NAME.fullmatch(value):
+        raise PydanticCustomError(
+            "queue_name", "must be a queue name: letters, digits and . _ : - only, at most 128 characters"
+        )
+    return value
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _frozen(value: Mapping[K, V]) -> Mapping[K, V]:
+    return MappingProxyType(dict(value))
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+Integer = Annotated[int, BeforeValidator(_integer)]
+Natural = Annotated[Integer, Ge(0), Le(MAX_INTEGER)]
+Positive = Annotated[Integer, Ge(1), Le(MAX_INTEGER)]
+Signed = Annotated[Integer, Ge(-MAX_INTEGER), Le(MAX_INTEGER)]
+Limit = Annotated[Integer, Ge(1), Le(MAX_LIMIT)]
+Breadth = Annotated[Integer, Ge(1), Le(16)]
+Rounds = Annotated[Integer, Ge(1), Le(64)]
+Milliseconds = Annotated[
+    float, BeforeValidator(_integer), Ge(1), Le(MAX_MILLISECONDS), AfterValidator(_to_seconds), Unit("ms")
+]
+Seconds = Annotated[Number, Ge(1), Le(MAX_SECONDS), AfterValidator(float), Unit("s")]
+QueueName = Annotated[Text, AfterValidator(_queue)]
+
+
+class Section(BaseModel):
+    """A part of ditto.yaml: closed and frozen; snake_case in Python, camelCase in the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+    )
+
+
+class React(Section):
+    max_action_calls: Natural = Field(default=16, description="Tool calls in one ReAct run.")
+    max_total_tokens: Maybe[Positive] = Field(
+        default=None, description="Tokens in one ReAct run; unset: no bound."
+    )
+
+
+class Sandbox(Section):
+    timeout: Milliseconds = Field(
+        default=5.0, validation_alias="timeoutMs", description="How long one sandboxed command may run."
+    )
+    max_output_bytes: Annotated[Integer, Ge(1), Le(16 * MEBIBYTE), Unit("bytes")] = Field(
+        default=65_536, description="Output and error output of one command together."
+    )
+
+
+class Runtime(Section):
+    """What holds for every call that this process makes."""
+
+    timeout: Milliseconds = Field(
+        default=30.0,
+        validation_alias="timeoutMs",
+        description="How long a call may take that names no timeout.",
+    )
+    max_turns: Positive = Field(default=8, description="Turns of an agent flow that names no bound.")
+    graph_concurrency: Maybe[Positive] = Field(
+        default=None, description="Steps of one graph that run at once; unset: no bound."
+    )
+    loop_max_iterations: Positive = Field(default=32, description="Rounds of a loop that names no bound.")
+    react: React = Field(default_factory=React)
+    sandbox: Sandbox = Field(default_factory=Sandbox)
+
+
+class Generation(Section):
+    temperature: Maybe[Annotated[Number, Ge(0), Le(2)]] = Field(
+        default=None, description="Sampling temperature."
+    )
+    top_p: Maybe[Annotated[Number, Ge(0), Le(1)]] = Field(
+        default=None, description="Nucleus sampling: share kept."
+    )
+    top_k: Maybe[Positive] = Field(default=None, description="Sampling from the best k tokens.")
+    max_tokens: Maybe[Positive] = Field(default=None, description="Tokens of one answer.")
+    stop: Maybe[ListOf[Text]] = Field(default=None, description="Strings that end an answer.")
+    seed: Maybe[Signed] = Field(default=None, description="Seed of the sampling.")
+
+
+class Constraints(Section):
+    max_steps: Positive = Field(default=16, description="Model calls in one trajectory.")
+    max_total_tokens: Maybe[Positive] = Field(
+        default=None, description="Tokens in one trajectory; unset: no bound."
+    )
+    timeout: Maybe[Milliseconds] = Field(
+        default=None,
+        validation_alias="timeoutMs",
+        description="How long one trajectory may take; unset: the call's.",
+    )
+
+
+class ChainOfThought(Section):
+    rounds: Rounds = Field(default=2, description="Rounds of thought.")
+
+
+class LongChainOfThought(Section):
+    rounds: Rounds = Field(default=4, description="Rounds of thought.")
+
+
+class TreeOfThoughts(Section):
+    breadth: Breadth = Field(default=3, description="Continuations of each thought.")
+    depth: Breadth = Field(default=2, description="Levels of the tree.")
+    beam_width: Breadth = Field(default=2, description="Thoughts kept at each level.")
+
+
+class GraphOfThoughts(Section):
+    breadth: Breadth = Field(default=3, description="Contributions to each layer.")
+    depth: Breadth = Field(default=2, description="Layers.")
+
+
+class SelfConsistency(Section):
+    candidates: Breadth = Field(default=3, description="Answers that vote.")
+
+
+class Strategies(Section):
+    cot: ChainOfThought = Field(default_factory=ChainOfThought)
+    long_cot: LongChainOfThought = Field(default_factory=LongChainOfThought, validation_alias="long-cot")
+    tot: TreeOfThoughts = Field(default_factory=TreeOfThoughts)
+    got: GraphOfThoughts = Field(default_factory=GraphOfThoughts)
+    self_consistency: SelfConsistency = Field(
+        default_factory=SelfConsistency, validation_alias="self-consistency"
+    )
+
+
+class Deliberate(Section):
+    mode: Literal["select", "merge", "consensus", "debate"] = Field(
+        default="select", description="How candidates become one answer."
+    )
+    select_count: Positive = Field(default=1, description="Candidates chosen in the mode `select`.")
+    generation: Maybe[Generation] = None  # None: that of workers.infer
+
+
+class WorkerSection(Section):
+    """What every kind of worker has: its slots and its queues."""
+
+    concurrency: Annotated[Integer, Ge(1), Le(MAX_CONCURRENCY)] = Field(
+        default=8, description="Calls that one worker process runs at once."
+    )
+    pool: Literal["threads", "prefork", "solo", "gevent"] = Field(
+        default="threads", description="What runs them; `solo` runs one, `gevent` needs the package gevent."
+    )
+    queues: Annotated[Mapping[str, QueueName], AfterValidator(_frozen)] = Field(
+        default_factory=_nothing, description="Node name to queue name, where it is not the derived one."
+    )
+
+
+class InferWorker(WorkerSection):
+    generation: Generation = Field(default_factory=Generation)
+    constraints: Constraints = Field(default_factory=Constraints)
+    strategies: Strategies = Field(default_factory=Strategies)
+    deliberate: Deliberate = Field(default_factory=Deliberate)
+
+
+class MemoryWorker(WorkerSection):
+    query_limit: Maybe[Limit] = Field(
+        default=None, description="Records that MEMORY.QUERY gives when the call names no limit; unset: 100."
+    )
+    search_limit: Maybe[Limit] = Field(
+        default=None, description="Records that MEMORY.SEARCH gives when the call names no limit; unset: 10."
+    )
+
+
+class Embedding(Section):
+    batch_size: Annotated[Integer, Ge(1), Le(2048)] = Field(default=64, description="Texts in one request.")
+    dimensions: Maybe[Positive] = Field(default=None, description="Length of a vector; unset: the model's.")
+
+
+class Hybrid(Section):
+    candidate_limit: Limit = Field(
+        default=100, description="Candidates that each branch is asked for, at least."
+    )
+    rrf_k: Positive = Field(default=60, description="The k of reciprocal rank fusion.")
+
+
+class Rerank(Section):
+    candidate_limit: Limit = Field(default=100, description="Candidates that are reranked, at least.")
+
+
+class RetrievalWorker(WorkerSection):
+    search_limit: Limit = Field(
+        default=10, description="Candidates that RETRIEVAL.SEARCH gives when the call names no limit."
+    )
+    embedding: Embedding = Field(default_factory=Embedding)
+    hybrid: Hybrid = Field(default_factory=Hybrid)
+    rerank: Rerank = Field(default_factory=Rerank)
+
+
+PolicyNumber = Annotated[Integer, Ge(1), Le(1_000_000)]
+
+
+class ContextPolicy(Section):
+    max_inline_bytes: Annotated[PolicyNumber, Unit("bytes")] = Field(
+        default=65_536, description="Size up to which an item is kept inline."
+    )
+    max_items: PolicyNumber = Field(default=256, description="Items of one context.")
+    max_tokens: Maybe[PolicyNumber] = Field(
+        default=None, description="Tokens of one context; unset: no bound."
+    )
+    duplicate: Literal["replace", "keep-first", "reject"] = Field(
+        default="replace", description="What happens to an item whose id is there already."
+    )
+    missing_removal: Literal["ignore", "reject"] = Field(
+        default="ignore", description="What happens when an item to be removed is not there."
+    )
+
+
+class ContextCache(Section):
+    ttl: Milliseconds = Field(
+        default=3600.0,
+        validation_alias="ttlMs",
+        description="How long Redis keeps a context after its last change.",
+    )
+    key_prefix: Text = Field(default="ditto:context:", description="How its keys in Redis begin.")
+
+
+class LocalCache(Section):
+    ttl: Milliseconds = Field(
+        default=3600.0, validation_alias="ttlMs", description="How long a process keeps a context."
+    )
+    max_entries: Positive = Field(default=1000, description="Contexts that a process keeps.")
+
+
+class ContextQueue(Section):
+    max_pending: Positive = Field(default=1024, description="Changes of contexts that may wait in a process.")
+
+
+class ContextWorker(WorkerSection):
+    policy: ContextPolicy = Field(default_factory=ContextPolicy)
+    cache: ContextCache = Field(default_factory=ContextCache)
+    local_cache: LocalCache = Field(default_factory=LocalCache)
+    queue: ContextQueue = Field(default_factory=ContextQueue)
+
+
+class Commands(Section):
+    max_entries: Limit = Field(default=1000, description="Entries that a listing command gives.")
+    max_output_bytes: Annotated[Integer, Ge(1), Le(MEBIBYTE), Unit("bytes")] = Field(
+        default=65_536, description="Output of one command."
+    )
+    max_error_bytes: Annotated[Integer, Ge(1), Le(65_536), Unit("bytes")] = Field(
+        default=8192, description="Error output of one command."
+    )
+
+
+class WebSearch(Section):
+    timeout: Milliseconds = Field(
+        default=30.0, validation_alias="timeoutMs", description="How long one web search may take."
+    )
+    max_response_bytes: Annotated[Integer, Ge(1), Le(16 * MEBIBYTE), Unit("bytes")] = Field(
+        default=MEBIBYTE, description="Size of one answer."
+    )
+
+
+class InteractionWorker(WorkerSection):
+    commands: Commands = Field(default_factory=Commands)
+    web_search: WebSearch = Field(default_factory=WebSearch)
+
+
+class Workers(Section):
+    infer: InferWorker = Field(default_factory=InferWorker)
+    memory: MemoryWorker = Field(default_factory=MemoryWorker)
+    retrieval: RetrievalWorker = Field(default_factory=RetrievalWorker)
+    context: ContextWorker = Field(default_factory=ContextWorker)
+    interaction: InteractionWorker = Field(default_factory=InteractionWorker)
+
+    @field_validator("*")
+    @classmethod
+    def _queues_of_own_nodes(cls, section: WorkerSection, info: Any) -> WorkerSection:
+        capability = info.field_name
+        for node in section.queues:
+            reason = _not_a_node(node) or _not_of(capability, node)
+            if reason:
+                raise PydanticCustomError(
+                    "not_its_node", "{reason}", {"reason": reason, "at": ("queues", node)}
+                )
+        return section
+
+
+class Provider(Section):
+    max_tokens_field: Maybe[Literal["max_tokens", "max_completion_tokens"]] = Field(
+        default=None,
+        description="The request's field for the answer's length; OpenAI-compatible providers only.",
+    )
+    options: Maybe[JsonObject] = Field(
+        default=None, description="Handed on with every request; never credentials."
+    )
+
+
+class Shared(Section):
+    providers: Annotated[Mapping[str, Provider], AfterValidator(_frozen)] = Field(default_factory=_nothing)
+
+    @field_validator("providers")
+    @classmethod
+    def _named(cls, providers: Mapping[str, Provider]) -> Mapping[str, Provider]:
+        for name in providers:
+            if not _PROVIDER_NAME.fullmatch(name):
+                raise PydanticCustomError(
+                    "provider_name",
+                    "is no provider's name: lower-case letters, digits and _ only, a letter first",
+                    {"at": (name,)},
+                )
+        return providers
+
+
+class Transport(Section):
+    """How calls travel: the queues' names, bounds and expiries."""
+
+    prefix: QueueName = Field(
+        default="ditto", description="How the names of the queues and of all keys begin."
+    )
+    max_pending: Maybe[Positive] = Field(
+        default=None,
+        description="Calls that may wait in one queue before new ones are refused; unset: no bound.",
+    )
+    result_expires: Seconds = Field(default=DAY, description="How long a result is kept.")
+    visibility_timeout: Seconds = Field(
+        default=3600.0, description="After how long an unacknowledged call is handed out again."
+    )
+    max_body_bytes: Annotated[Integer, Ge(1024), Le(512 * MEBIBYTE), Unit("bytes")] = Field(
+        default=MEBIBYTE, description="Size of one message, encoded."
+    )
+
+
+class Schedule(Section):
+    """One call that beat sends again and again: every so many seconds, or by cron."""
+
+    name: Text = Field(description="Names the entry; no two have the same.")
+    task: Text = Field(description="The node that is called.")
+    input: JsonObject = Field(default_factory=dict, description="The node's input.")
+    every: Maybe[Annotated[Number, Gt(0), Le(MAX_SECONDS), AfterValidator(float), Unit("s")]] = Field(
+        default=None, description="The time between two calls; either this or `cron`."
+    )
+    cron: Maybe[Text] = Field(
+        default=None,
+        description="Minute, hour, day of month, month, day of week (0 is Sunday); all must match.",
+    )
+    timezone: Text = Field(default="UTC", description="IANA name of the zone that `cron` is meant in.")
+
+    @field_validator("task")
+    @classmethod
+    def _is_a_node(cls, task: str) -> str:
+        if reason := _not_a_node(task):
+            raise PydanticCustomError("not_a_node", "{reason}", {"reason": reason})
+        return task
+
+    @field_validator("cron")
+    @classmethod
+    def _is_a_crontab(cls, cron: str) -> str:
+        fields = cron.split()
+        if len(fields) != 5:
+            raise PydanticCustomError("cron", "must have five fields, such as '0 3 * * *'")
+        try:
+            crontab.from_string(" ".join(fields))
+        except (ValueError, ParseException, CeleryError) as error:
+            raise PydanticCustomError(
+                "cron", "is no cron expression: {reason}", {"reason": str(error)}
+            ) from None
+        return " ".join(fields)
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_a_zone(cls, timezone: str) -> str:
+        try:
+            ZoneInfo(timezone)
+        except (KeyError, ValueError, OSError):
+            raise PydanticCustomError(
+                "timezone", "must be an IANA time zone, such as Europe/Berlin or UTC"
+            ) from None
+        return timezone
+
+    @model_validator(mode="after")
+    def _has_one_rhythm(self) -> Self:
+        if (self.every is None) == (self.cron is None):
+            raise PydanticCustomError("rhythm", "needs either 'every' or 'cron', and not both")
+        if self.every is not None and "timezone" in self.model_fields_set:
+            raise PydanticCustomError("rhythm", "goes with 'cron' only: leave it out", {"at": ("timezone",)})
+        return self
+
+    @model_validator(mode="after")
+    def _has_an_input_of_its_node(self) -> Self:
+        spec = NODE_SPECS.get(self.task)
+        if spec is not None:
+            try:
+                spec.input.from_wire(self.input)
+            except ValidationError as error:
+                reason = f"is not what {self.task} takes: {describe(error)}"
+                raise PydanticCustomError("input", "{reason}", {"reason": reason, "at": ("input",)}) from None
+        return self
+
+
+class Settings(Section):
+    """The whole of ditto.yaml."""
+
+    runtime: Runtime = Field(default_factory=Runtime)
+    workers: Workers = Field(default_factory=Workers)
+    shared: Shared = Field(default_factory=Shared)
+    transport: Transport = Field(default_factory=Transport)
+    schedules: ListOf[Schedule] = ()
+
+    @field_validator("schedules")
+    @classmethod
+    def _names_are_unique(cls, schedules: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
+        seen: set[str] = set()
+        for index, schedule in enumerate(schedules):
+            if schedule.name in seen:
+                raise PydanticCustomError(
+                    "repeated_name", "is taken: give each schedule its own name", {"at": (index, "name")}
+                )
+            seen.add(schedule.name)
+        return schedules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DittoConfig:
+    """Everything that can be set, checked and frozen; URLs stay out of its repr.
+
+    Attributes:
+        path: the file that it was read from; None: the defaults.
+        broker_url: where calls are queued; None: nowhere, so they run in-process only.
+        result_url: where results are kept; None: nowhere.
+        memory_store_url: the store of a memory worker; None: the embedded one.
+        environment: development, test or production.
+        workspace: an absolute folder, the present one by default.
+    """
+
+    runtime: Runtime = field(default_factory=Runtime)
+    workers: Workers = field(default_factory=Workers)
+    shared: Shared = field(default_factory=Shared)
+    transport: Transport = field(default_factory=Transport)
+    schedules: tuple[Schedule, ...] = ()
+    broker_url: str | None = field(default=None, repr=False)
+    result_url: str | None = field(default=None, repr=False)
+    memory_store_url: str | None = field(default=None, repr=False)
+    environment: str = "development"
+    workspace: Path = field(default_factory=Path.cwd)
+    path: Path | None = None
+
+    def worker(self, capability: str) -> WorkerSection:
+        """Return the section of one kind of worker.
+
+        Raises:
+            ConfigError: there is no such kind.
+        """
+        if capability not in Workers.model_fields:
+            known = ", ".join(Workers.model_fields)
+            raise ConfigError(f"no worker is called {capability!r}: there are {known}")
+        section: WorkerSection = getattr(self.workers, capability)
+        return section
+
+
+def _not_a_node(node: str) -> str | None:
+    """Say why this names no node; a capability outside the catalogue may hold any."""
+    if not NODE_NAME.fullmatch(node):
+        return "must be a node's name, such as MEMORY.SEARCH"
+    capability = node.partition(".")[0].lower()
+    known = [name for name, spec in NODE_SPECS.items() if spec.capability == capability]
+    if known and node not in known:
+        return f"is no node of the catalogue: there are {', '.join(known)}"
+    return None
+
+
+def _not_of(capability: str, node: str) -> str | None:
+    if node.partition(".")[0] != capability.upper():
+        return f"is no node of {capability}: set it under the worker that serves it"
+    return None
