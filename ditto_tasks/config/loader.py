@@ -102,6 +102,8 @@ def _reason(detail: ErrorDetails, place: tuple[Step, ...]) -> str:
     setting = find_setting(place)
     if detail["input"] is None:
         return "is empty: give it a value, or leave the key out to get the default"
+    if kind == "not_json":
+        return f"is not JSON: {detail['msg']}"
     if setting is None or kind in _SELF_EXPLAINING:
         return detail["msg"]
     return f"must be {setting.kind}, not {_shown(detail['input'])}"
@@ -134,6 +136,5 @@ _SELF_EXPLAINING = frozenset(
         "rhythm",
         "input",
         "repeated_name",
-        "not_json",
     }
 )  # errors of our own validators, whose messages hold the remedy
