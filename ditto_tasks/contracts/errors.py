@@ -23,6 +23,7 @@ __all__ = [
     "QueueFull",
     "RetrievalError",
     "RuntimeClosed",
+    "StoreUnavailable",
 ]
 
 
@@ -112,6 +113,12 @@ class RuntimeClosed(DittoError):
     """The runtime is closed or closing and takes no new call."""
 
     code = "RUNTIME_CLOSED"
+
+
+class StoreUnavailable(DittoError):
+    """A store cannot be opened; the message names what was to be opened and the remedy, no credential."""
+
+    code = "STORE_UNAVAILABLE"
 
 
 class NodeFailed(DittoError):

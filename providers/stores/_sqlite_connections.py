@@ -1,0 +1,237 @@
+"""Connections to one SQLite file: opened with our settings, pooled, safe to fork, their errors translated."""
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
+from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError, StoreUnavailable
+
+__all__ = ["Connections", "interruptible"]
+
+BUSY_TIMEOUT = 5.0  # seconds that a statement waits for another writer before it fails
+IDLE_CONNECTIONS = 8  # kept open in a process; more exist only while more threads are at work
+STATEMENTS = 256  # prepared ones kept a connection: batches differ in their number of placeholders
+FORK_WAIT = 1.0  # seconds that a fork waits for calls of other threads to give their connections back
+
+SETTINGS = (
+    # Each commit reaches the disk before it is answered. With NORMAL a power loss could undo a write whose
+    # task has left its queue already; a killed process loses nothing either way.
+    "PRAGMA synchronous = FULL",
+    "PRAGMA cache_size = -16384",  # KiB; holds the upper index pages of a million records
+)
+
+Setup = Callable[[sqlite3.Connection], None]
+
+_live: "weakref.WeakSet[Connections]" = weakref.WeakSet()
+
+
+class Connections:
+    """Hands out connections to one file, one a call, from any thread.
+
+    SQLite keeps its file locks in a table of the process that a child would inherit while the locks
+    themselves are not inherited. So a fork closes the idle connections first, and a child that gets one all
+    the same neither uses nor closes it.
+
+    Args:
+        path: of the file, created if missing; its directory must exist.
+        setup: run once on the first connection, to bring the schema up.
+        prepare: run on every connection, to register functions.
+
+    Raises:
+        InvalidDefinition: the path is empty or `:memory:`.
+        StoreUnavailable: the file cannot be opened and written.
+    """
+
+    def __init__(self, path: str, *, setup: Setup, prepare: Setup) -> None:
+        if not path or path == ":memory:" or "\x00" in path:
+            raise InvalidDefinition(
+                f"SQLite path {path!r:.80}: name a file; memory:// keeps records in memory"
+            )
+        self._path = os.path.abspath(path)
+        self._prepare = prepare
+        self._idle: dict[int, list[sqlite3.Connection]] = {}  # by process: a child starts with none
+        self._busy: dict[int, int] = {}  # connection's id -> process, while a call has it
+        self._closed = False
+        try:
+            self._idle[os.getpid()] = [self._first(setup)]
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(
+                f"SQLite file {self._path}: {error}; check that its directory exists and may be written to"
+            ) from error
+        _live.add(self)
+
+    @contextmanager
+    def use(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection; a transaction that is left open is rolled back.
+
+        Raises:
+            MemoryNodeError: STORE_FULL, STORE_BUSY or STORE_UNAVAILABLE, for what SQLite says, without naming
+                a path, a statement or a value.
+        """
+        process = os.getpid()
+        try:
+            connection = self._taken(process)
+            try:
+                yield connection
+            finally:
+                self._give_back(connection, process)
+        except sqlite3.Error as error:
+            failure = _public(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    def close(self) -> None:
+        """Close what is idle in this process now, the rest when it is given back."""
+        self._closed = True
+        self.close_idle()
+
+    def close_idle(self) -> None:
+        """Close the connections of this process that no call has at the moment."""
+        idle = self._idle.get(os.getpid(), [])
+        while idle:
+            idle.pop().close()
+
+    def is_in_use(self) -> bool:
+        """Tell whether a call of this process has a connection."""
+        process = os.getpid()
+        return any(owner == process for owner in list(self._busy.values()))
+
+    def _taken(self, process: int) -> sqlite3.Connection:
+        if self._closed:
+            raise MemoryNodeError("STORE_UNAVAILABLE", "The memory store is closed")
+        try:
+            connection = self._idle[process].pop()
+        except (KeyError, IndexError):
+            connection = self._opened()
+        self._busy[id(connection)] = process
+        return connection
+
+    def _give_back(self, connection: sqlite3.Connection, process: int) -> None:
+        try:
+            if connection.in_transaction:
+                connection.rollback()
+        except sqlite3.Error:  # what broke the transaction may break this, too: closing undoes it as well
+            connection.close()
+            del self._busy[id(connection)]
+            raise
+        idle = self._idle.setdefault(process, [])
+        if self._closed or len(idle) >= IDLE_CONNECTIONS:
+            connection.close()
+        else:
+            idle.append(connection)
+        del self._busy[id(connection)]
+
+    def _first(self, setup: Setup) -> sqlite3.Connection:
+        connection = self._opened()
+        try:
+            setup(connection)
+            if not os.access(self._path, os.W_OK):
+                raise PermissionError("the file is read-only")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _opened(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._path,
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=STATEMENTS,
+        )
+        try:
+            _use_wal(connection)
+            for setting in SETTINGS:
+                connection.execute(setting)
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+@contextmanager
+def interruptible(connection: sqlite3.Connection, call: Call) -> Iterator[None]:
+    """Stop the running statement when the call is cancelled; costs nothing for a call that cannot be."""
+    if call.cancel is NEVER_CANCELLED:
+        yield
+        return
+    lock = threading.Lock()  # so that a late cancel never reaches the connection's next user
+    is_ours = True
+
+    def interrupt() -> None:
+        with lock:
+            if is_ours:
+                connection.interrupt()
+
+    forget = call.cancel.on_cancel(interrupt)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            call.check()
+        raise
+    finally:
+        forget()
+        with lock:
+            is_ours = False
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch to a write-ahead log; SQLite does not wait for a rival that switches at the same time."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
+def _public(error: sqlite3.Error) -> MemoryNodeError | None:
+    code = _primary(error)
+    if code == sqlite3.SQLITE_FULL:
+        return MemoryNodeError("STORE_FULL", "The memory store has no room left; nothing was written")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return MemoryNodeError("STORE_BUSY", "The memory store is busy with other writers; try again")
+    if code == sqlite3.SQLITE_TOOBIG:
+        return MemoryNodeError("INVALID_INPUT", "A value is too large for the memory store")
+    if code in _UNAVAILABLE:
+        return MemoryNodeError("STORE_UNAVAILABLE", "The memory store cannot be read or written")
+    return None
+
+
+_UNAVAILABLE = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """Return the primary result code, without what an extended one adds; 0 when SQLite gave none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _close_before_fork() -> None:
+    deadline = time.monotonic() + FORK_WAIT
+    for connections in list(_live):
+        while connections.is_in_use() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        connections.close_idle()
+
+
+os.register_at_fork(before=_close_before_fork)
