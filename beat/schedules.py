@@ -28,7 +28,7 @@ class ZonedCrontab(crontab):
         self._zone = ZoneInfo(zone)
 
     @property
-    def tz(self) -> tzinfo:  # type: ignore[override]  # the stubs say str; Celery compares tzinfos
+    def tz(self) -> tzinfo:
         return self._zone
 
     def __eq__(self, other: object) -> bool:
