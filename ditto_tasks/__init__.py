@@ -1,1 +1,64 @@
-"""ditto-tasks: agent nodes as Celery tasks."""
+"""ditto-tasks: agent nodes as Celery tasks.
+
+An app calls a node; the call becomes a task on the queue of that capability; the caller gets one `NodeResult`.
+Importing this package reads no file and no environment, connects to nothing, and loads no driver.
+"""
+
+from ditto_tasks.config import DittoConfig, load_config
+from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, Cancellation, CancelToken
+from ditto_tasks.contracts.catalog import NODE_SPECS
+from ditto_tasks.contracts.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    DittoError,
+    InvalidDefinition,
+    InvalidPayload,
+    InvocationCancelled,
+    InvocationTimeout,
+    MemoryNodeError,
+    NodeError,
+    NodeFailed,
+    NoWorkerAvailable,
+    PayloadTooLarge,
+    QueueFull,
+    RuntimeClosed,
+)
+from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.invocation import Invocation
+from ditto_tasks.runtime import Runtime
+from ditto_tasks.worker import Worker, WorkerContext
+
+__all__ = [  # noqa: RUF022  # grouped: this is the table of contents
+    # calling nodes
+    "Runtime",
+    "Invocation",
+    "NodeResult",
+    "Cancellation",
+    "CancelToken",
+    "NEVER_CANCELLED",
+    # serving nodes
+    "Worker",
+    "WorkerContext",
+    "Call",
+    "NODE_SPECS",
+    # configuration
+    "DittoConfig",
+    "load_config",
+    # errors a caller gets
+    "DittoError",
+    "BrokerUnavailable",
+    "ConfigError",
+    "InvalidDefinition",
+    "InvalidPayload",
+    "InvocationCancelled",
+    "InvocationTimeout",
+    "NoWorkerAvailable",
+    "NodeFailed",
+    "PayloadTooLarge",
+    "QueueFull",
+    "RuntimeClosed",
+    # errors a node fails with
+    "NodeError",
+    "MemoryNodeError",
+]

@@ -1,12 +1,13 @@
 """Cooperative cancelling: the caller sets a token, whoever does the work looks at it and stops."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from ditto_tasks.contracts.errors import InvocationCancelled
 
-__all__ = ["NEVER_CANCELLED", "CancelToken", "Cancellation"]
+__all__ = ["NEVER_CANCELLED", "CancelToken", "Cancellation", "either"]
 
 DEFAULT_REASON = "the call was cancelled"
 
@@ -90,3 +91,18 @@ class Cancellation:
 
 
 NEVER_CANCELLED: CancelToken = Cancellation()  # nobody holds it as a Cancellation, so nobody sets it
+
+
+@contextmanager
+def either(first: CancelToken, second: CancelToken) -> Iterator[CancelToken]:
+    """Give a token that is set as soon as one of the two is, within the block."""
+    both = Cancellation()
+    forget = [
+        first.on_cancel(lambda: both.cancel(first.reason)),
+        second.on_cancel(lambda: both.cancel(second.reason)),
+    ]
+    try:
+        yield both
+    finally:
+        for take_back in forget:
+            take_back()

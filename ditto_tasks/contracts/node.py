@@ -77,6 +77,7 @@ class NodeSpec:
         input: the contract of its input.
         is_repeatable: whether running this input a second time, after its worker died, does no harm.
         summary: one line for help texts and docs.
+        invalid_input: the code of a result whose input breaks the contract.
     """
 
     name: str
@@ -84,3 +85,4 @@ class NodeSpec:
     input: type[Contract]
     is_repeatable: Callable[[Any], bool]
     summary: str
+    invalid_input: str = "INVALID_INPUT"

@@ -52,13 +52,15 @@ def new_execution_id() -> str:
 
 
 def execute(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -> NodeResult:
-    """Run one node and put what comes of it into a NodeResult; `run` returns the output as JSON.
+    """Run one node and put what comes of it into a NodeResult.
+
+    `run` returns the output as JSON, or a NodeResult, which is passed on as it is.
 
     A call that was cancelled before or while it ran ends as cancelled, whatever it returned or raised; one
     that finished after its deadline still ends as what it is.
     """
     result = _outcome(node, codes, call, run)
-    if call.cancel.is_cancelled:
+    if call.cancel.is_cancelled and result.status != "cancelled":
         return _failure(node, call, codes.cancelled, call.cancel.reason, "cancelled")
     return result
 
@@ -66,7 +68,10 @@ def execute(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) ->
 def _outcome(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -> NodeResult:
     try:
         call.check()
-        return NodeResult.success(call.execution_id, node, run())
+        output = run()
+        return (
+            output if isinstance(output, NodeResult) else NodeResult.success(call.execution_id, node, output)
+        )
     except InvocationCancelled as cancelled:
         return _failure(node, call, codes.cancelled, str(cancelled), "cancelled")
     except DeadlineExceeded:

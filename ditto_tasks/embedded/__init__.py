@@ -1,0 +1,1 @@
+"""The embedded default: a broker and workers of one folder, started by `ditto-tasks up`."""

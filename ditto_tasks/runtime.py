@@ -1,0 +1,392 @@
+"""The runtime: what an app holds to call nodes, here in the process or over the queue."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from ditto_tasks.config import DittoConfig, load_config
+from ditto_tasks.contracts.base import describe
+from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken, either
+from ditto_tasks.contracts.catalog import NODE_SPECS
+from ditto_tasks.contracts.errors import (
+    InvalidDefinition,
+    InvalidPayload,
+    InvocationCancelled,
+    NoWorkerAvailable,
+    RuntimeClosed,
+)
+from ditto_tasks.contracts.json_value import NotJson, strict_json
+from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.embedded.state import with_embedded_broker
+from ditto_tasks.invocation import Invocation
+from ditto_tasks.local import LocalWorkers, WorkerHandle, WorkerInfo
+from ditto_tasks.nodes.boundary import new_execution_id
+from ditto_tasks.queues import check_node_name
+from ditto_tasks.transport.port import OutgoingCall, Transport
+from ditto_tasks.worker import Replica, Worker
+
+__all__ = ["Runtime"]
+
+
+class Runtime:
+    """Calls nodes: by a worker of this process that serves them and has room, else over the queue.
+
+    Usable from many threads. Close it, or use it as a context manager.
+
+    Args:
+        config: None: the defaults; nothing is read from files or the environment.
+        workers: registered at once, each with an id made up for it.
+        transport: carries calls to other processes; None: there are none. Closed with the runtime.
+    """
+
+    def __init__(
+        self,
+        config: DittoConfig | None = None,
+        *,
+        workers: Iterable[Worker] = (),
+        transport: Transport | None = None,
+    ) -> None:
+        self._config = config or DittoConfig()
+        self._transport = transport
+        self._local = LocalWorkers(self._config)
+        self._gate = _Gate()
+        self._handles = [self._local.register(worker) for worker in workers]
+
+    @classmethod
+    def from_config(
+        cls,
+        path: str | Path | None = "ditto.yaml",
+        environ: Mapping[str, str] | None = None,
+        *,
+        workers: Iterable[Worker] = (),
+    ) -> Self:
+        """Make a runtime that is connected to the broker, or to that of a running `ditto-tasks up`.
+
+        Args:
+            path: the configuration file; None: the defaults.
+            environ: where addresses are looked up; None: the environment.
+            workers: as for `Runtime`.
+
+        Raises:
+            ConfigError: the file or the environment is wrong, or names no broker.
+        """
+        from ditto_tasks.transport.client import CeleryTransport  # Celery is for those who queue
+
+        config = with_embedded_broker(load_config(path, environ))
+        return cls(config, workers=workers, transport=CeleryTransport(config))
+
+    @property
+    def config(self) -> DittoConfig:
+        """The configuration that this runtime was made with."""
+        return self._config
+
+    def register(self, worker: Worker, id: str | None = None) -> WorkerHandle:
+        """Open a worker in this process.
+
+        Raises:
+            InvalidDefinition: the id is blank or taken.
+            RuntimeClosed: the runtime is closed.
+        """
+        with self._gate.passage():
+            handle = self._local.register(worker, id)
+            self._handles.append(handle)
+            return handle
+
+    def workers(self) -> list[WorkerInfo]:
+        """List the workers of this process, then those that announce themselves to the broker."""
+        return self._local.list() + (self._transport.workers() if self._transport else [])
+
+    def invoke(
+        self,
+        node: str,
+        input: Any,
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken = NEVER_CANCELLED,
+        worker_id: str | None = None,
+    ) -> NodeResult:
+        """Run one node and wait for its result.
+
+        Args:
+            node: for example `MEMORY.SEARCH`.
+            input: a dict in wire form, or the node's input contract.
+            timeout: seconds for the whole call, queue included; None: `runtime.timeoutMs`.
+            cancel: ends the wait, and the call as far as its node cooperates.
+            worker_id: only this worker of this process may run it.
+
+        Raises:
+            NoWorkerAvailable: nobody serves the node, or all here are full and there is no queue.
+            InvocationCancelled: the token was set before the result was there.
+            InvocationTimeout: no result came in time.
+            BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
+            RuntimeClosed: the runtime is closed.
+        """
+        with self._gate.passage():
+            return self._invoke(node, input, self._deadline(timeout), cancel, worker_id)
+
+    async def ainvoke(
+        self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken = NEVER_CANCELLED
+    ) -> NodeResult:
+        """Run one node without blocking the event loop; as `invoke`. Cancelling the task cancels the call."""
+        if self._local.serves(node):
+            return await asyncio.to_thread(self.invoke, node, input, timeout=timeout, cancel=cancel)
+        deadline = self._deadline(timeout)
+        with self._gate.passage():
+            cancel.raise_if_cancelled()
+            invocation = await asyncio.to_thread(self._send_served, node, input, deadline)
+            with _ends_with(cancel, invocation):
+                try:
+                    return await invocation
+                except (InvocationCancelled, asyncio.CancelledError) as cancelled:
+                    await asyncio.shield(asyncio.to_thread(invocation.cancel, str(cancelled)))
+                    raise
+                finally:
+                    invocation.forget()
+
+    def submit(self, node: str, input: Any, *, timeout: float | None = None) -> Invocation:
+        """Queue one call, whether or not a worker is there yet, and return its handle at once.
+
+        Args:
+            node: for example `MEMORY.WRITE`.
+            input: a dict in wire form, or the node's input contract. One that breaks the contract is not
+                sent: the handle has its failed result.
+            timeout: seconds after which no worker begins it any more; None: it waits as long as it takes.
+
+        Raises:
+            NoWorkerAvailable: this runtime has no broker.
+            BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
+            RuntimeClosed: the runtime is closed.
+        """
+        return self._submit_all(node, [input], timeout)[0]
+
+    def map(self, node: str, inputs: Iterable[Any], *, timeout: float | None = None) -> Iterator[NodeResult]:
+        """Queue many calls of one node in one go, and yield their results in the order of the inputs.
+
+        All are sent before this returns; `timeout` is for all of them together.
+
+        Raises:
+            As `submit`, and while iterating InvocationTimeout, when the next result does not come in time.
+        """
+        deadline = self._deadline(timeout)
+        invocations = self._submit_all(node, list(inputs), timeout)
+        return (invocation.result(max(0.0, deadline - time.monotonic())) for invocation in invocations)
+
+    def invocation(self, id: str) -> Invocation:
+        """Find a call again by its execution id, from any process, while its result is kept.
+
+        Raises:
+            NoWorkerAvailable: this runtime has no broker.
+            BrokerUnavailable: the result backend does not answer.
+        """
+        transport = self._queue_for("a call by its id")
+        with self._gate.passage():
+            return self._handle(id, "", transport.watch(id), transport, self._config.runtime.timeout)
+
+    def execute(self, node: str, input: Any, call: Call) -> NodeResult:
+        """Run a node of this process for a call that came from elsewhere and was given a slot there.
+
+        Raises:
+            NoWorkerAvailable: no worker of this process implements it.
+        """
+        replica = self._local.find(node)
+        if replica is None:
+            raise NoWorkerAvailable(f"no worker of this process implements {node}")
+        return self._run(replica, node, input, call)
+
+    def close(self) -> None:
+        """Take no new calls, wait for those that run, then dispose of workers and transport; once."""
+        if not self._gate.close():
+            return
+        for handle in self._handles:
+            handle.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _invoke(
+        self, node: str, input: Any, deadline: float, cancel: CancelToken, worker_id: str | None
+    ) -> NodeResult:
+        check_node_name(node)
+        cancel.raise_if_cancelled()
+        with self._local.claim(node, worker_id) as replica:
+            if replica is not None:
+                call = Call(new_execution_id(), cancel, deadline)
+                result = self._run(replica, node, _local_input(node, input), call)
+                cancel.raise_if_cancelled()
+                return result
+        if worker_id is not None:
+            raise NoWorkerAvailable(f"the worker {worker_id!r} cannot take {node} now")
+        return self._wait(self._send_served(node, input, deadline), deadline, cancel)
+
+    def _run(self, replica: Replica, node: str, input: Any, call: Call) -> NodeResult:
+        return replica.execute(node, input, replace(call, runtime=_BoundRuntime(self, call)))
+
+    def _send_served(self, node: str, input: Any, deadline: float) -> Invocation:
+        """Queue a call if a live worker serves its node: fail now rather than when the time is up."""
+        transport = self._queue_for(node)
+        if not transport.serves(node):
+            raise NoWorkerAvailable(
+                f"no live worker serves {node}: start one, for example with `ditto-tasks worker`, "
+                "or submit the call, to let it wait"
+            )
+        return self._send(node, [input], deadline, transport)[0]
+
+    def _wait(self, invocation: Invocation, deadline: float, cancel: CancelToken) -> NodeResult:
+        with _ends_with(cancel, invocation):
+            try:
+                return invocation.result(max(0.0, deadline - time.monotonic()))
+            except InvocationCancelled as cancelled:
+                invocation.cancel(str(cancelled))
+                raise
+            finally:
+                invocation.forget()
+
+    def _submit_all(self, node: str, inputs: Sequence[Any], timeout: float | None) -> list[Invocation]:
+        transport = self._queue_for(node)
+        deadline = None if timeout is None else self._deadline(timeout)
+        with self._gate.passage():
+            return self._send(node, inputs, deadline, transport)
+
+    def _send(
+        self, node: str, inputs: Sequence[Any], deadline: float | None, transport: Transport
+    ) -> list[Invocation]:
+        check_node_name(node)
+        remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+        expires_at = None if remaining is None else time.time() + remaining
+        timeout = self._config.runtime.timeout if remaining is None else remaining
+        prepared = [_outgoing(node, input, expires_at) for input in inputs]
+        calls = [call for call in prepared if isinstance(call, OutgoingCall)]
+        futures = iter(transport.submit(calls) if calls else ())
+        return [
+            self._handle(call.execution_id, node, next(futures), transport, timeout)
+            if isinstance(call, OutgoingCall)
+            else Invocation.ended(call)
+            for call in prepared
+        ]
+
+    def _handle(
+        self, id: str, node: str, future: Future[NodeResult], transport: Transport, timeout: float
+    ) -> Invocation:
+        return Invocation(id, node, future, transport=transport, timeout=timeout)
+
+    def _queue_for(self, what: str) -> Transport:
+        if self._transport is None:
+            raise NoWorkerAvailable(
+                f"no worker of this process can take {what}, and there is no broker: "
+                "register a worker, or connect with Runtime.from_config"
+            )
+        return self._transport
+
+    def _deadline(self, timeout: float | None) -> float:
+        seconds = self._config.runtime.timeout if timeout is None else timeout
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise InvalidDefinition(f"timeout is {timeout!r}: it must be a positive number of seconds")
+        return time.monotonic() + seconds
+
+
+class _Gate:
+    """Lets calls in until it is closed, and knows when the last one has left."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_open = True
+
+    @contextmanager
+    def passage(self) -> Iterator[None]:
+        """Be inside for the block; calls made by those inside get in while the gate closes."""
+        with self._changed:
+            if not self._is_open:
+                raise RuntimeClosed("the runtime is closed: make a new one")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def close(self) -> bool:
+        """Let nobody in any more and wait until all have left; False when it was closed before."""
+        with self._changed:
+            if not self._is_open:
+                return False
+            self._is_open = False
+            self._changed.wait_for(lambda: self._inside == 0)
+            return True
+
+
+class _BoundRuntime:
+    """The runtime for one call's nested calls: they end when it is cancelled, and with its deadline."""
+
+    def __init__(self, runtime: Runtime, call: Call) -> None:
+        self._runtime = runtime
+        self._call = call
+
+    def invoke(
+        self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken | None = None
+    ) -> NodeResult:
+        self._call.check()
+        limits = [limit for limit in (timeout, self._call.remaining()) if limit is not None]
+        deadline = self._runtime._deadline(min(limits) if limits else None)
+        if cancel is None:
+            return self._runtime._invoke(node, input, deadline, self._call.cancel, None)
+        with either(self._call.cancel, cancel) as token:
+            return self._runtime._invoke(node, input, deadline, token, None)
+
+
+@contextmanager
+def _ends_with(cancel: CancelToken, invocation: Invocation) -> Iterator[None]:
+    """Within the block, let the token end the wait for the invocation's result."""
+
+    def end() -> None:
+        with suppress(InvalidStateError):  # the result came first
+            invocation.future.set_exception(InvocationCancelled(cancel.reason))
+
+    forget = cancel.on_cancel(end)
+    try:
+        yield
+    finally:
+        forget()
+
+
+def _outgoing(node: str, input: Any, expires_at: float | None) -> OutgoingCall | NodeResult:
+    """Make what is sent; an input that breaks the node's contract gives the result that the node would."""
+    execution_id = new_execution_id()
+    spec = NODE_SPECS.get(node)
+    if spec is None:
+        return OutgoingCall(execution_id, node, _json(input), expires_at)
+    try:
+        request = spec.input.from_wire(input)
+    except ValidationError as error:
+        return NodeResult.failure(execution_id, node, spec.invalid_input, describe(error))
+    return OutgoingCall(execution_id, node, request.to_wire(), expires_at)
+
+
+def _local_input(node: str, input: Any) -> Any:
+    """Give a node of an application what the queue would give it; ours check their input themselves."""
+    return input if node in NODE_SPECS else _json(input)
+
+
+def _json(input: Any) -> Any:
+    try:
+        return strict_json(input)
+    except NotJson as error:
+        raise InvalidPayload(f"{error}; the call was not sent") from None

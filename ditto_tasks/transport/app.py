@@ -1,0 +1,103 @@
+"""The Celery app of both sides: JSON only, UTC, one queue a node, results in Redis."""
+
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from ditto_tasks.config import DittoConfig
+from ditto_tasks.contracts.catalog import NODE_SPECS
+from ditto_tasks.contracts.errors import ConfigError
+from ditto_tasks.contracts.node import NODE_NAME
+from ditto_tasks.queues import queue_name
+from ditto_tasks.transport.connection import CONNECT_TIMEOUT, SOCKET_TIMEOUT
+from ditto_tasks.transport.serializer import SERIALIZER, register_serializer
+
+__all__ = ["create_app", "node_queue", "queues_of", "redis_url"]
+
+_BACKEND = "ditto_tasks.transport.backend:NodeResultBackend"
+
+
+def create_app(config: DittoConfig, *, name: str = "ditto") -> Celery:
+    """Make a Celery app from the configuration; connects when first used.
+
+    Raises:
+        ConfigError: no broker is configured, or none that can keep results.
+    """
+    if config.broker_url is None:
+        raise ConfigError(
+            "no broker: set DITTO_BROKER_URL, for example redis://127.0.0.1:6379/0, or run `ditto-tasks up`"
+        )
+    register_serializer()
+    app = Celery(name, set_as_current=False)
+    app.conf.update(_settings(config))
+    return app
+
+
+def redis_url(config: DittoConfig) -> str:
+    """Return the URL of the Redis server that keeps results, tombstones and announcements.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if config.result_url is None:
+        raise ConfigError(
+            "no result backend: set DITTO_RESULT_URL to a Redis server, since DITTO_BROKER_URL is none"
+        )
+    return config.result_url
+
+
+def node_queue(config: DittoConfig, node: str) -> str:
+    """Name the queue of a node under this configuration."""
+    spec = NODE_SPECS.get(node)
+    overrides = config.worker(spec.capability).queues if spec else None
+    return queue_name(node, prefix=config.transport.prefix, overrides=overrides)
+
+
+def _celery_url(url: str | None) -> str:
+    """Write a Redis URL as Celery does: it knows sockets by another scheme than redis-py."""
+    return (url or "").replace("unix://", "redis+socket://", 1)
+
+
+def _settings(config: DittoConfig) -> dict[str, Any]:
+    transport = config.transport
+
+    def route(name: str, *_: Any, **__: Any) -> dict[str, str] | None:
+        return {"queue": node_queue(config, name)} if NODE_NAME.fullmatch(name) else None
+
+    return {
+        "broker_url": _celery_url(config.broker_url),
+        "result_backend": f"{_BACKEND}+{_celery_url(redis_url(config)).removeprefix('redis+')}",
+        "ditto_prefix": transport.prefix,
+        "task_serializer": SERIALIZER,
+        "result_serializer": SERIALIZER,
+        "accept_content": [SERIALIZER, "json"],
+        "result_accept_content": [SERIALIZER, "json"],
+        "enable_utc": True,
+        "timezone": "UTC",
+        "task_default_queue": transport.prefix,
+        "task_routes": (route,),
+        "task_acks_late": True,
+        "worker_prefetch_multiplier": 1,
+        "result_expires": int(transport.result_expires),
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,  # a worker waits for its broker as long as it takes
+        "broker_transport_options": {
+            "visibility_timeout": int(transport.visibility_timeout),
+            "socket_connect_timeout": CONNECT_TIMEOUT,
+            "socket_timeout": SOCKET_TIMEOUT,
+            "socket_keepalive": True,
+            "max_retries": 1,  # of one publish: the caller's deadline is near, and it knows better
+            "interval_start": 0,
+            "interval_step": 0.05,
+        },
+        "redis_socket_connect_timeout": CONNECT_TIMEOUT,
+        "redis_socket_timeout": SOCKET_TIMEOUT,
+        "result_backend_transport_options": {"retry_policy": {"timeout": 30.0, "max_retries": 60}},
+    }
+
+
+def queues_of(config: DittoConfig, nodes: list[str]) -> list[Queue]:
+    """Make the queues that a worker for these nodes reads, one a name, in the order of the nodes."""
+    names = dict.fromkeys(node_queue(config, node) for node in nodes)
+    return [Queue(name, routing_key=name) for name in names]

@@ -1,0 +1,103 @@
+"""The calls that run in this process, and the ear that hears when one of them is cancelled.
+
+The truth is a tombstone in Redis; the channel only makes it quick. After a lost connection the tombstones of
+all running calls are read again, so that no cancel is missed.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ditto_tasks.contracts.cancellation import Cancellation, CancelToken
+from ditto_tasks.contracts.json_value import decode_json, encode_json
+from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
+from ditto_tasks.transport.keys import Keys
+
+__all__ = ["Executions", "cancel_message"]
+
+logger = logging.getLogger(__name__)
+
+_LISTEN_TIME = 1.0  # seconds a read of the channel lasts; so long may a stop take
+_RECONNECT_PAUSE = 0.2  # seconds between attempts to reach the server
+
+
+def cancel_message(execution_id: str, reason: str) -> bytes:
+    """Write what is told on the cancel channel."""
+    return encode_json([execution_id, reason])
+
+
+class Executions:
+    """Gives each running call its token, and sets it when the call is cancelled from anywhere.
+
+    Args:
+        connect: makes a client of this process's own, for the channel and the tombstones.
+        keys: the key names.
+    """
+
+    def __init__(self, connect: Callable[[], RedisClient], keys: Keys) -> None:
+        self._connect = connect
+        self._keys = keys
+        self._running: dict[str, Cancellation] = {}
+        self._lock = threading.Lock()
+        self._listener_pid = 0
+
+    @contextmanager
+    def track(self, execution_id: str) -> Iterator[CancelToken]:
+        """Give a call its token for as long as it runs."""
+        cancellation = Cancellation()
+        with self._lock:
+            self._running[execution_id] = cancellation
+            self._listen_in_this_process()
+        try:
+            yield cancellation
+        finally:
+            with self._lock:
+                self._running.pop(execution_id, None)
+
+    def cancel(self, execution_id: str, reason: str) -> bool:
+        """Set the token of a call if it runs here; tell whether it does."""
+        with self._lock:
+            cancellation = self._running.get(execution_id)
+        if cancellation is None:
+            return False
+        cancellation.cancel(reason)
+        return True
+
+    def _listen_in_this_process(self) -> None:
+        """Start the listener; once a process, since threads do not survive a fork."""
+        if self._listener_pid != os.getpid():
+            self._listener_pid = os.getpid()
+            threading.Thread(target=self._listen, name="ditto-cancels", daemon=True).start()
+
+    def _listen(self) -> None:
+        client = self._connect()
+        pause = threading.Event()
+        while True:
+            try:
+                self._follow(client)
+            except REDIS_ERRORS as error:
+                logger.warning("cancels are not heard (%s); connecting again", type(error).__name__)
+                pause.wait(_RECONNECT_PAUSE)
+
+    def _follow(self, client: RedisClient) -> None:
+        with client.pubsub(ignore_subscribe_messages=True) as channel:
+            channel.subscribe(self._keys.cancel_channel)
+            self._read_tombstones(client)
+            while True:
+                message = channel.get_message(timeout=_LISTEN_TIME)
+                if message is not None:
+                    execution_id, reason = decode_json(message["data"])
+                    self.cancel(execution_id, reason)
+
+    def _read_tombstones(self, client: RedisClient) -> None:
+        with self._lock:
+            running = list(self._running)
+        if not running:
+            return
+        for execution_id, reason in zip(
+            running, client.mget([self._keys.cancelled(id) for id in running]), strict=True
+        ):
+            if reason is not None:
+                self.cancel(execution_id, reason.decode())

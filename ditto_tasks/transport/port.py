@@ -1,0 +1,89 @@
+"""What a runtime needs of whatever carries its calls to other processes."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.local import WorkerInfo
+
+__all__ = ["CallState", "OutgoingCall", "QueueInfo", "Transport"]
+
+CallState = Literal["pending", "running", "success", "failed", "cancelled", "timeout"]
+"""Where a call is: pending says that no worker has begun it, or that nothing is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingCall:
+    """One call to be sent.
+
+    Attributes:
+        execution_id: becomes the task's id.
+        node: becomes the task's name.
+        input: JSON in wire form.
+        expires_at: seconds since the epoch after which the call is not begun any more; None: never.
+    """
+
+    execution_id: str
+    node: str
+    input: Any
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue with the number of calls that wait in it."""
+
+    name: str
+    node: str
+    waiting: int
+
+
+class Transport(Protocol):
+    """Carries calls to workers and results back. Usable from many threads; every wait is bounded.
+
+    All methods raise BrokerUnavailable when broker or result backend do not answer in time.
+    """
+
+    def submit(self, calls: Sequence[OutgoingCall]) -> "list[Future[NodeResult]]":
+        """Send the calls and return a future for each result, in order.
+
+        Raises:
+            PayloadTooLarge: one of them is over the limit; none is sent then.
+            QueueFull: a queue has no room for them; none is sent then.
+            BrokerUnavailable: they could not be sent; some may have been.
+        """
+        ...
+
+    def watch(self, execution_id: str) -> "Future[NodeResult]":
+        """Return a future for the result of a call that was sent from anywhere."""
+        ...
+
+    def forget(self, execution_id: str, future: "Future[NodeResult]") -> None:
+        """Wait no longer for this future."""
+        ...
+
+    def cancel(self, execution_id: str, reason: str) -> None:
+        """Ask that the call is not begun, or stops; returns once the wish is recorded."""
+        ...
+
+    def state(self, execution_id: str) -> CallState:
+        """Tell where the call is."""
+        ...
+
+    def serves(self, node: str) -> bool:
+        """Tell whether a live worker serves the node; may be a moment old when true, never when false."""
+        ...
+
+    def workers(self) -> list[WorkerInfo]:
+        """List the live workers, by name."""
+        ...
+
+    def queues(self, nodes: Sequence[str]) -> list[QueueInfo]:
+        """Count what waits for these nodes, in their order."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and threads; futures that still wait fail with RuntimeClosed."""
+        ...

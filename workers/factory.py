@@ -1,0 +1,101 @@
+"""Builds the Celery app of a worker from the workers that an application, or ditto.yaml, names."""
+
+from collections.abc import Sequence
+
+from celery import Celery
+
+from ditto_tasks.config import DittoConfig
+from ditto_tasks.contracts.catalog import CAPABILITIES
+from ditto_tasks.contracts.errors import ConfigError, InvalidDefinition
+from ditto_tasks.embedded.state import FOLDER
+from ditto_tasks.transport.app import create_app, queues_of, redis_url
+from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.executions import Executions
+from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.task import NodeTask, TaskServices
+from ditto_tasks.worker import Worker
+from workers import lifecycle
+from workers.memory import memory_worker
+from workers.resources import ProcessResources
+
+__all__ = ["configured_workers", "create_worker_app"]
+
+
+def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: str = "ditto") -> Celery:
+    """Make the Celery app that `celery -A your.module worker` runs.
+
+    Its tasks are the exposed nodes of the workers, its queues theirs, its pool and concurrency those of the
+    workers or, where they say nothing, of ditto.yaml. Stores given by URL are opened in each process that
+    runs calls, and closed with it.
+
+    Raises:
+        InvalidDefinition: no worker, or a node that two of them expose.
+        ConfigError: no broker is configured, or none that can keep results.
+    """
+    nodes = _nodes(workers)
+    app = create_app(config, name=name)
+    keys = Keys(config.transport.prefix)
+    resources = ProcessResources(app, config, workers)
+    services = TaskServices(
+        run=resources.run,
+        redis=connect(redis_url(config)),
+        keys=keys,
+        executions=Executions(lambda: connect(redis_url(config)), keys),
+        max_body_bytes=config.transport.max_body_bytes,
+        marks_expire=int(config.transport.result_expires),
+    )
+    for node in nodes:
+        app.register_task(NodeTask(node, services))
+    sections = [_section(config, worker) for worker in workers]
+    app.conf.update(
+        task_queues=queues_of(config, nodes),
+        worker_concurrency=max(concurrency for concurrency, _ in sections),
+        worker_pool=sections[0][1],
+    )
+    lifecycle.install(app, resources, nodes, config)
+    return app
+
+
+def configured_workers(config: DittoConfig, capabilities: Sequence[str] = CAPABILITIES) -> list[Worker]:
+    """Make the workers that configuration and environment describe, one a capability.
+
+    Raises:
+        ConfigError: a capability is unknown.
+    """
+    unknown = [capability for capability in capabilities if capability not in _FACTORIES]
+    if unknown:
+        raise ConfigError(f"no worker is called {unknown[0]!r}: there are {', '.join(_FACTORIES)}")
+    return [_FACTORIES[capability](config) for capability in capabilities]
+
+
+def _memory(config: DittoConfig) -> Worker:
+    if config.memory_store_url is not None:
+        return memory_worker(config.memory_store_url)
+    folder = config.workspace / FOLDER
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be made ({error.strerror}): set DITTO_RUNTIME_WORKSPACE"
+        ) from None
+    return memory_worker(f"sqlite:///{folder / 'memory.sqlite'}")
+
+
+_FACTORIES = {"memory": _memory}
+
+
+def _nodes(workers: Sequence[Worker]) -> list[str]:
+    nodes = [node for worker in workers for node in worker.capabilities]
+    if not nodes:
+        raise InvalidDefinition("a worker app needs at least one worker")
+    twice = [node for node in nodes if nodes.count(node) > 1]
+    if twice:
+        raise InvalidDefinition(f"{twice[0]} is exposed by two workers: one app runs each node in one way")
+    return nodes
+
+
+def _section(config: DittoConfig, worker: Worker) -> tuple[int, str]:
+    """Return concurrency and pool of a worker; a type of the application's own has the defaults of memory."""
+    capability = worker.type.lower()
+    section = config.worker(capability if capability in CAPABILITIES else "memory")
+    return worker.concurrency or section.concurrency, section.pool

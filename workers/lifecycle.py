@@ -1,0 +1,103 @@
+"""When a worker process opens, announces itself and closes: Celery's signals and one step of its start-up."""
+
+import logging
+import os
+from typing import Any
+
+from celery import Celery, bootsteps, current_app, signals
+
+from ditto_tasks.contracts.errors import DittoError
+from ditto_tasks.transport.app import node_queue, redis_url
+from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.directory import Announcement, Announcer
+from ditto_tasks.transport.keys import Keys
+from workers.resources import ProcessResources
+
+__all__ = ["install"]
+
+logger = logging.getLogger(__name__)
+
+_FAILED = 1  # exit status of a worker that could not open its resources
+
+
+def install(app: Celery, resources: ProcessResources, nodes: list[str], config: Any) -> None:
+    """Make the workers of an app open their resources, announce themselves, and close when they stop."""
+    app.conf.ditto_resources = resources
+    app.conf.ditto_nodes = nodes
+    app.conf.ditto_config = config
+    app.steps["worker"].add(ServeNodes)
+
+
+class ServeNodes(bootsteps.StartStopStep):
+    """Opens the resources where the calls run, then tells the directory what this worker serves."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        super().__init__(parent, **kwargs)
+        self._announcer: Announcer | None = None
+
+    def start(self, parent: Any) -> None:
+        if not _forks(parent):
+            _open_or_exit(parent.app.conf.ditto_resources)
+        self._announcer = _announcer(parent)
+        self._announcer.start()
+
+    def stop(self, parent: Any) -> None:
+        if self._announcer is not None:
+            self._announcer.stop()
+            self._announcer = None
+
+    terminate = stop
+
+
+def _forks(parent: Any) -> bool:
+    return bool(parent.pool_cls.__module__ == "celery.concurrency.prefork")
+
+
+def _announcer(parent: Any) -> Announcer:
+    conf = parent.app.conf
+    config = conf.ditto_config
+    read = set(parent.app.amqp.queues.consume_from)  # narrower than all queues when -Q was given
+    served = [node for node in conf.ditto_nodes if node_queue(config, node) in read]
+    types = ",".join(sorted({node.partition(".")[0] for node in served}))
+    announcement = Announcement(f"{parent.hostname}:{os.getpid()}", types, served, parent.concurrency)
+    return Announcer(connect(redis_url(config)), Keys(config.transport.prefix), announcement)
+
+
+def _open_or_exit(resources: ProcessResources) -> None:
+    try:
+        resources.open()
+    except DittoError as error:
+        logger.critical("the worker cannot start: %s", error)
+        raise SystemExit(_FAILED) from None
+
+
+def _resources_of(app: Any) -> ProcessResources | None:
+    return app.conf.get("ditto_resources") if app is not None else None
+
+
+@signals.worker_process_init.connect
+def _open_in_child(**_: Any) -> None:
+    """Open in a prefork child; what fails here fails again, and is told, with each call."""
+    resources = _resources_of(current_app)
+    if resources is not None:
+        try:
+            resources.open()
+        except DittoError as error:
+            logger.critical("a worker process cannot open its resources: %s", error)
+
+
+@signals.worker_process_shutdown.connect
+def _close_in_child(**_: Any) -> None:
+    resources = _resources_of(current_app)
+    if resources is not None:
+        resources.close()
+
+
+@signals.worker_shutdown.connect
+def _close_in_main(sender: Any, **_: Any) -> None:
+    """Close after the pool has drained; in a prefork worker the main process has opened nothing."""
+    resources = _resources_of(sender.app)
+    if resources is not None:
+        resources.close()
