@@ -1,13 +1,18 @@
-"""The Celery app of the scheduler, read from the file that DITTO_CONFIG names, else from ditto.yaml."""
+"""The Celery app that `celery -A beat.app beat` finds.
+
+Reads the file that DITTO_CONFIG names, else ditto.yaml; the broker comes from the environment, or from a
+running `ditto-tasks up` of this folder.
+"""
 
 import os
 
 from beat.schedules import beat_entries
 from ditto_tasks.config import find_config, load_config
+from ditto_tasks.embedded.state import with_embedded_broker
 from ditto_tasks.transport.app import create_app
 
 __all__ = ["app"]
 
-config = load_config(find_config(os.environ))
+config = with_embedded_broker(load_config(find_config(os.environ)))
 app = create_app(config, name="ditto-beat")
 app.conf.beat_schedule = beat_entries(config)

@@ -514,7 +514,7 @@ class DittoConfig:
         path: the file that it was read from; None: the defaults.
         broker_url: where calls are queued; None: nowhere, so they run in-process only.
         result_url: where results are kept; None: nowhere.
-        memory_store_url: the store of a memory worker; None: the embedded one.
+        memory_store_url: the store of a memory worker; None: a SQLite file in the workspace.
         environment: development, test or production.
         workspace: an absolute folder, the present one by default.
     """
