@@ -16,7 +16,7 @@ _CJK = (
     "\u3041-\u31ff\U0001aff0-\U0001b16f"  # kana, bopomofo
     "\U00020000-\U0003ffff"  # Han beyond the basic plane
 )
-_UNKNOWN_TO_FTS5 = "\u19b0-\u19c0\u19c8-\u19c9"  # vowel signs that became letters after unicode61 was made
+_UNKNOWN_TO_FTS5 = "\u19b0-\u19c0\u19c8-\u19c9\u1cf2-\u1cf3"  # no letters yet in its Unicode
 _WORD = re.compile(rf"(?=\w)[{_CJK}]|[^\W_{_CJK}{_UNKNOWN_TO_FTS5}]+")
 _RUN = re.compile(rf"[{_CJK}]+|[^{_CJK}]+")
 _ACCENTS = re.compile("[\u0300-\u036f]+")

@@ -101,7 +101,7 @@ class SqliteStore:
                 for chunk in _chunks(values or (), call):
                     found = connection.execute(selecting(column, len(chunk)), chunk)
                     rows.update((row[0], row) for row in found)
-        return [item(row) for row in rows.values()]
+        return [item(row[:4]) for row in rows.values()]
 
     def query(self, request: MemoryQueryInput, call: Call = NO_CALL) -> MemoryQueryOutput:
         """Return one page; the order of values is `_paging`'s.
