@@ -35,6 +35,7 @@ from providers.stores._rows import (
     metadata_text,
     patched,
     refuse_repeated,
+    trusted,
 )
 from providers.stores._text import contains_literally, literal, phrases, search_text, words
 
@@ -100,8 +101,8 @@ class InMemoryStore:
         page = listed[:limit]
         items = tuple(item(row) for _, row in page)
         if len(listed) <= limit:
-            return MemoryQueryOutput.model_construct({"items"}, items=items)
-        return MemoryQueryOutput.model_construct(items=items, next_cursor=paging.cursor(page[-1][0]))
+            return trusted(MemoryQueryOutput, {"items": items})
+        return trusted(MemoryQueryOutput, {"items": items, "next_cursor": paging.cursor(page[-1][0])})
 
     def search(self, request: MemorySearchInput, call: Call = NO_CALL) -> Sequence[MemoryHit]:
         """Return the records that hold one of the query's phrases, best bm25 first; none for a blank query.
@@ -115,10 +116,7 @@ class InMemoryStore:
         wanted = phrases(query)
         scored = self._ranked(wanted, filter) if wanted else self._literal(literal(query), filter)
         limit = request.limit or DEFAULT_SEARCH_LIMIT
-        return [
-            MemoryHit.model_construct({"memory", "score"}, memory=item(row), score=score)
-            for score, row in scored[:limit]
-        ]
+        return [trusted(MemoryHit, {"memory": item(row), "score": score}) for score, row in scored[:limit]]
 
     def write(self, request: MemoryWriteInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
         """Create the records, all or none; absent metadata differs from an empty object."""
@@ -159,7 +157,7 @@ class InMemoryStore:
                 key = self._entries.pop(id).row.key
                 if key is not None:
                     del self._ids[key]
-        return MemoryDeleteOutput.model_construct(deleted=deleted)
+        return trusted(MemoryDeleteOutput, {"deleted": deleted})
 
     def _check(self, call: Call) -> None:
         call.check()

@@ -38,6 +38,7 @@ from providers.stores._rows import (
     metadata_text,
     patched,
     refuse_repeated,
+    trusted,
 )
 from providers.stores._sqlite_connections import Connections, interruptible
 from providers.stores._sqlite_sql import (
@@ -117,8 +118,8 @@ class SqliteStore:
         page = rows[:limit]
         items = tuple(item(row[:4]) for row in page)
         if len(rows) <= limit:
-            return MemoryQueryOutput.model_construct({"items"}, items=items)
-        return MemoryQueryOutput.model_construct(items=items, next_cursor=paging.cursor(page[-1][4:]))
+            return trusted(MemoryQueryOutput, {"items": items})
+        return trusted(MemoryQueryOutput, {"items": items, "next_cursor": paging.cursor(page[-1][4:])})
 
     def search(self, request: MemorySearchInput, call: Call = NO_CALL) -> Sequence[MemoryHit]:
         """Return the records that hold one of the query's phrases, best bm25 first; none for a blank query.
@@ -200,7 +201,7 @@ class SqliteStore:
             for chunk in _chunks([(number,) for number in numbers.values()], call):
                 connection.executemany(DELETE, chunk)
                 connection.executemany(DELETE_WORDS, chunk)
-        return MemoryDeleteOutput.model_construct(deleted=tuple(id for id in ids if id in numbers))
+        return trusted(MemoryDeleteOutput, {"deleted": tuple(id for id in ids if id in numbers)})
 
     @contextmanager
     def _writing(self, call: Call) -> Iterator[sqlite3.Connection]:
@@ -252,4 +253,4 @@ def _chunks(values: Sequence[T], call: Call) -> Iterator[Sequence[T]]:
 
 
 def _hit(row: Sequence[Any], score: float) -> MemoryHit:
-    return MemoryHit.model_construct(memory=item(row), score=score)
+    return trusted(MemoryHit, {"memory": item(row), "score": score})

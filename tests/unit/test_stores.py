@@ -113,8 +113,8 @@ def test_order_keys_sort_by_kind_then_value() -> None:
         "😀",
         [1],
         [],
-        {},
         {"a": 1},
+        {},
     ]
     keys = [order_key(value) for value in values]
     assert keys == sorted(keys)
