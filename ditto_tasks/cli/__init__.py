@@ -1,10 +1,30 @@
-"""The console command `ditto-tasks`."""
+"""The console command `ditto-tasks`; each module holds the commands of one noun."""
 
-import click
+from ditto_tasks.cli.demo import demo
+from ditto_tasks.cli.errors import Commands
+from ditto_tasks.cli.invoke import cancel, invoke, result
+from ditto_tasks.cli.memory import ingest, search
+from ditto_tasks.cli.settings import config
+from ditto_tasks.cli.status import status
+from ditto_tasks.cli.up import up
+from ditto_tasks.cli.worker import worker
 
 __all__ = ["main"]
 
 
-@click.group()
 def main() -> None:
-    """Agent nodes as Celery tasks."""
+    """Run the command that the arguments name, and exit with its status."""
+    commands(prog_name="ditto-tasks")
+
+
+commands = Commands(
+    "ditto-tasks",
+    help=(
+        "Call agent nodes as Celery tasks, run their workers, and look after both.\n\n"
+        "Exit status: 0; 1 when a call's result is no success; 2 for wrong use; 3 when a call never ran, "
+        "or nobody knows its outcome.\n\n"
+        "Begin with `ditto-tasks up` in one terminal and `ditto-tasks ingest docs` in another."
+    ),
+)
+for command in (up, worker, invoke, result, cancel, status, ingest, search, demo, config):
+    commands.add_command(command)
