@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from ditto_tasks.config import DittoConfig, load_config
 from ditto_tasks.contracts.base import describe
 from ditto_tasks.contracts.call import Call
-from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken, either
+from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, Cancellation, CancelToken, either
 from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.errors import (
+    DittoError,
     InvalidDefinition,
     InvalidPayload,
     InvocationCancelled,
@@ -36,6 +37,8 @@ from ditto_tasks.transport.port import OutgoingCall, Transport
 from ditto_tasks.worker import Replica, Worker
 
 __all__ = ["Runtime"]
+
+_GIVEN_UP = "the task that awaited the call was cancelled"
 
 
 class Runtime:
@@ -138,20 +141,15 @@ class Runtime:
         self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken = NEVER_CANCELLED
     ) -> NodeResult:
         """Run one node without blocking the event loop; as `invoke`. Cancelling the task cancels the call."""
-        if self._local.serves(node):
-            return await asyncio.to_thread(self.invoke, node, input, timeout=timeout, cancel=cancel)
-        deadline = self._deadline(timeout)
-        with self._gate.passage():
-            cancel.raise_if_cancelled()
-            invocation = await asyncio.to_thread(self._send_served, node, input, deadline)
-            with _ends_with(cancel, invocation):
-                try:
-                    return await invocation
-                except (InvocationCancelled, asyncio.CancelledError) as cancelled:
-                    await asyncio.shield(asyncio.to_thread(invocation.cancel, str(cancelled)))
-                    raise
-                finally:
-                    invocation.forget()
+        given_up = Cancellation()
+        with either(cancel, given_up) as token:
+            try:
+                if self._local.serves(node):
+                    return await asyncio.to_thread(self.invoke, node, input, timeout=timeout, cancel=token)
+                return await self._await(node, input, self._deadline(timeout), token)
+            except asyncio.CancelledError:
+                given_up.cancel(_GIVEN_UP)
+                raise
 
     def submit(self, node: str, input: Any, *, timeout: float | None = None) -> Invocation:
         """Queue one call, whether or not a worker is there yet, and return its handle at once.
@@ -257,6 +255,28 @@ class Runtime:
                 raise
             finally:
                 invocation.forget()
+
+    async def _await(self, node: str, input: Any, deadline: float, cancel: CancelToken) -> NodeResult:
+        with self._gate.passage():
+            cancel.raise_if_cancelled()
+            sending = asyncio.ensure_future(asyncio.to_thread(self._send_served, node, input, deadline))
+            try:
+                invocation = await asyncio.shield(sending)
+            except asyncio.CancelledError:
+                with suppress(DittoError):  # it was not sent, or cannot be called back
+                    await asyncio.to_thread((await sending).cancel, _GIVEN_UP)
+                raise
+            with _ends_with(cancel, invocation):
+                try:
+                    return await invocation
+                except InvocationCancelled as cancelled:
+                    await asyncio.to_thread(invocation.cancel, str(cancelled))
+                    raise
+                except asyncio.CancelledError:
+                    await asyncio.shield(asyncio.to_thread(invocation.cancel, _GIVEN_UP))
+                    raise
+                finally:
+                    invocation.forget()
 
     def _submit_all(self, node: str, inputs: Sequence[Any], timeout: float | None) -> list[Invocation]:
         transport = self._queue_for(node)
