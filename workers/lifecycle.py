@@ -29,21 +29,28 @@ def install(app: Celery, resources: ProcessResources, nodes: list[str], config: 
 
 
 class ServeNodes(bootsteps.StartStopStep):
-    """Opens the resources where the calls run, then tells the directory what this worker serves."""
+    """Opens the resources where the calls run; tells the directory what this worker serves once it reads."""
 
     requires = ("celery.worker.components:Pool",)
 
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
+        self._parent = parent
         self._announcer: Announcer | None = None
 
     def start(self, parent: Any) -> None:
         if not _forks(parent):
             _open_or_exit(parent.app.conf.ditto_resources)
-        self._announcer = _announcer(parent)
-        self._announcer.start()
+        signals.worker_ready.connect(self._announce)
+
+    def _announce(self, **_: Any) -> None:
+        """Begin to announce; the signal comes again after each lost connection."""
+        if self._announcer is None:
+            self._announcer = _announcer(self._parent)
+            self._announcer.start()
 
     def stop(self, parent: Any) -> None:
+        signals.worker_ready.disconnect(self._announce)
         if self._announcer is not None:
             self._announcer.stop()
             self._announcer = None
