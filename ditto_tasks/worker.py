@@ -13,7 +13,7 @@ from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.errors import InvalidDefinition
 from ditto_tasks.contracts.json_value import NotJson, strict_json
 from ditto_tasks.contracts.node import NodeResult
-from ditto_tasks.nodes.boundary import NODE_CODES, InvalidOutput, execute
+from ditto_tasks.nodes.boundary import NODE_CODES, ErrorCodes, InvalidOutput, execute
 from ditto_tasks.queues import check_node_name
 
 __all__ = ["Handler", "Replica", "Worker", "WorkerContext"]
@@ -49,6 +49,7 @@ class Worker:
         expose: the nodes that callers may ask for; None: all of them.
         resources: called once a replica, in the process that runs it; handlers find its value in `resources`.
         dispose: given that value when the replica closes.
+        codes: what the failures of its nodes are called.
 
     Raises:
         InvalidDefinition: a blank type, no node, a name that is none, an unknown exposed node, or a
@@ -61,6 +62,7 @@ class Worker:
     expose: Sequence[str] | None = None
     resources: Callable[[], Any] | None = None
     dispose: Callable[[Any], None] | None = None
+    codes: ErrorCodes = NODE_CODES
     capabilities: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +104,7 @@ class Replica:
         """Run one of the worker's nodes, exposed or not; never raises what a handler raises."""
         handler = self.worker.nodes[node]
         context = WorkerContext(self._resources, call, self._config)
-        return execute(node, NODE_CODES, call, lambda: _json(handler(input, context)))
+        return execute(node, self.worker.codes, call, lambda: _json(handler(input, context)))
 
     def close(self) -> None:
         """Dispose of the resources, once."""

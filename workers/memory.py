@@ -5,7 +5,7 @@ from typing import Any
 
 from ditto_tasks.contracts.memory import MemoryDefaults, MemorySearchProvider, MemoryStore
 from ditto_tasks.contracts.node import NodeResult
-from ditto_tasks.nodes.memory import Defaults, Memory
+from ditto_tasks.nodes.memory import MEMORY_CODES, Defaults, Memory
 from ditto_tasks.worker import Worker, WorkerContext
 from providers.stores import open_store
 
@@ -41,6 +41,7 @@ def memory_worker(
             {node: partial(_run, node) for node in _NODES},
             concurrency=concurrency,
             resources=lambda: memory,
+            codes=MEMORY_CODES,
         )
     return Worker(
         "MEMORY",
@@ -48,6 +49,7 @@ def memory_worker(
         concurrency=concurrency,
         resources=lambda: _OpenedMemory(store, search, defaults),
         dispose=lambda memory: memory.close(),
+        codes=MEMORY_CODES,
     )
 
 
