@@ -50,5 +50,5 @@ def _fail(error: DittoError) -> NoReturn:
 
 def _sentence(error: DittoError) -> str:
     if isinstance(error, BrokerUnavailable) and not os.environ.get("DITTO_BROKER_URL"):
-        return f"{error}; the broker of this folder is gone: start it with `ditto-tasks up`"
+        return "the broker of this folder does not answer: start it with `ditto-tasks up`"
     return str(error)
