@@ -1,0 +1,178 @@
+"""The commands at work, in a folder where `up` runs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.acceptance.conftest import DITTO, Shell
+
+PAGES = {
+    "guide.md": "# Guide\n\nHow tides come about.\n\n## Moon\n\nThe moon pulls the water.\n",
+    "notes.txt": "Spring tides are the highest.\n",
+    "picture.png": "\0\0",
+    ".hidden/secret.md": "# Secret\n",
+}
+
+
+def write_pages(folder: Path) -> Path:
+    pages = folder / "pages"
+    for name, text in PAGES.items():
+        (pages / name).parent.mkdir(parents=True, exist_ok=True)
+        (pages / name).write_text(text)
+    return pages
+
+
+def counts(shell: Shell, *paths: str) -> tuple[int, int, int, int]:
+    done = shell.json("ingest", *paths, "--json")
+    return done["new"], done["changed"], done["unchanged"], done["removed"]
+
+
+def test_help_is_quick_and_has_examples(shell: Shell) -> None:
+    for command in ("up", "worker", "invoke", "result", "cancel", "status", "ingest", "search", "demo"):
+        shown = shell.run(command, "--help")
+        assert shown.returncode == 0
+        assert "Example" in shown.stdout
+
+
+def test_invoke_takes_json_a_file_and_standard_input(running: Shell) -> None:
+    (running.folder / "input.json").write_text('{"keys": ["absent"]}')
+    for source, input in (
+        ('{"keys": ["absent"]}', None),
+        ("@input.json", None),
+        ("-", '{"keys": ["absent"]}'),
+    ):
+        result = running.json("invoke", "MEMORY.GET", source, input=input)
+        assert (result["node"], result["status"], result["output"]) == ("MEMORY.GET", "success", [])
+
+
+def test_result_gives_again_what_invoke_gave(running: Shell) -> None:
+    first = running.json("invoke", "MEMORY.QUERY", '{"limit": 1}')
+    assert running.json("result", first["executionId"]) == first
+
+
+def test_the_result_of_a_call_that_nobody_knows(running: Shell) -> None:
+    absent = running.run("result", "no-such-call", "--wait", "0.1")
+    assert absent.returncode == 3
+    assert "no worker has begun it" in absent.stderr
+
+
+def test_cancel_keeps_a_waiting_call_from_running(shell: Shell, broker_url: str) -> None:
+    from tests.conftest import connected
+
+    environ = {"DITTO_BROKER_URL": broker_url}
+    with connected(broker_url) as runtime:
+        invocation = runtime.submit("MEMORY.WRITE", {"memories": [{"key": "late", "content": 1}]})
+        assert shell.json("cancel", invocation.id, "--json", environ=environ)["state"] == "pending"
+        shell.environ["DITTO_BROKER_URL"] = broker_url
+        shell.up()
+        assert invocation.result(30).status == "cancelled"
+    assert shell.json("invoke", "MEMORY.GET", '{"keys": ["late"]}')["output"] == []
+
+
+def test_status_shows_queues_workers_and_capabilities(running: Shell) -> None:
+    status = running.json("status", "--json")
+    assert status["capabilities"] == ["MEMORY"]
+    assert [worker["concurrency"] for worker in status["workers"]] == [8]
+    get = next(queue for queue in status["queues"] if queue["node"] == "MEMORY.GET")
+    assert get == {"name": "ditto.memory.get", "node": "MEMORY.GET", "waiting": 0, "workers": 1}
+    assert "ditto.memory.get" in running.run("status").stdout
+
+
+def test_ingest_twice_changes_nothing_and_follows_what_the_files_say(running: Shell) -> None:
+    pages = write_pages(running.folder)
+    assert counts(running, "pages") == (3, 0, 0, 0)
+    assert counts(running, "pages") == (0, 0, 3, 0)
+    assert counts(running, "pages/guide.md", str(pages / "notes.txt")) == (0, 0, 3, 0)
+    (pages / "guide.md").write_text("# Guide\n\nHow tides come about, and when.\n")
+    assert counts(running, "pages") == (0, 1, 1, 1)
+    hits = running.json("search", "when do tides come", "--json", "--limit", "1")
+    assert hits[0]["memory"]["content"] == "# Guide\n\nHow tides come about, and when."
+    assert hits[0]["memory"]["metadata"] == {
+        "kind": "document",
+        "path": "pages/guide.md",
+        "position": 1,
+        "heading": "Guide",
+    }
+    assert running.json("search", "moon pulls water", "--json") == []
+
+
+def test_ingest_removes_all_that_a_much_shorter_file_leaves(running: Shell) -> None:
+    page = running.folder / "long.md"
+    page.write_text("\n".join(f"# Part {number}\n\nText {number}." for number in range(120)))
+    assert counts(running, "long.md") == (120, 0, 0, 0)
+    page.write_text("# Part 0\n\nText 0.")
+    assert counts(running, "long.md") == (0, 0, 1, 119)
+
+
+def test_ingest_says_what_it_skipped(running: Shell) -> None:
+    write_pages(running.folder)
+    done = running.json("ingest", "pages", "--json")
+    assert (done["files"], done["skipped"]) == (2, 1)
+    assert running.run("ingest", "pages").stdout.endswith("from 2 files (1 skipped)\n")
+
+
+def test_output_survives_a_closed_pipe(running: Shell) -> None:
+    with subprocess.Popen(
+        [*DITTO, "status"],
+        cwd=running.folder,
+        env=running.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def test_config_check_names_variables_and_no_values(shell: Shell) -> None:
+    environ = {"DITTO_BROKER_URL": "redis://:secret@localhost:6379/0"}
+    checked = shell.run("config", "check", environ=environ)
+    assert checked.returncode == 0
+    assert "DITTO_BROKER_URL" in checked.stdout
+    assert "secret" not in checked.stdout + checked.stderr
+    assert shell.json("config", "check", "--json", environ=environ) == {
+        "file": None,
+        "environment": ["DITTO_BROKER_URL"],
+    }
+
+
+def test_demo_on_a_small_folder(shell: Shell) -> None:
+    write_pages(shell.folder)
+    shown = shell.run("demo", "pages")
+    assert shown.returncode == 0, shown.stderr
+    assert "3 new" in shown.stdout
+    assert "MEMORY.SEARCH" in shown.stdout
+    assert '"executionId"' in shown.stdout
+    assert "ditto.memory.search" in shown.stdout
+    assert "median" in shown.stdout
+    assert not (shell.folder / ".ditto").exists()
+
+
+def test_an_app_with_packages_called_like_ours_enqueues_and_runs_our_worker(running: Shell) -> None:
+    app = running.folder / "app"
+    for package in ("workers", "providers"):
+        (app / package).mkdir(parents=True)
+        (app / package / "__init__.py").write_text("raise RuntimeError('the package of the application')\n")
+    (app / "enqueue.py").write_text(
+        "import json\n"
+        "from ditto_tasks import Runtime\n"
+        "with Runtime.from_config(None) as runtime:\n"
+        "    print(json.dumps(runtime.invoke('MEMORY.QUERY', {'limit': 1}).to_wire()))\n"
+    )
+    inside = Shell(app)
+    inside.environ["PYTHONPATH"] = f"{app}:{inside.environ['PYTHONPATH']}"
+    inside.up()
+    enqueued = subprocess.run(
+        [sys.executable, "enqueue.py"],
+        cwd=app,
+        env=inside.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    inside.close()
+    assert enqueued.returncode == 0, enqueued.stderr
+    assert json.loads(enqueued.stdout)["status"] == "success"

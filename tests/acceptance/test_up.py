@@ -1,0 +1,155 @@
+"""`ditto-tasks up`: starts, stops, and leaves nothing behind but its data."""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.conftest import Shell, are_gone
+from tests.conftest import wait_until
+
+NOTE = '{"memories": [{"key": "note", "content": "kept over a restart"}]}'
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_stops_all_of_it_on_a_signal(shell: Shell, number: int) -> None:
+    up = shell.up()
+    children = up.children()
+    assert len(children) == 2  # the broker and a worker
+    assert up.stop(number) == 0
+    assert are_gone(children)
+    assert not (shell.folder / ".ditto" / "up.json").exists()
+
+
+def test_data_are_there_again_on_the_next_start(shell: Shell) -> None:
+    up = shell.up()
+    first = shell.json("invoke", "MEMORY.WRITE", NOTE)
+    up.stop()
+    shell.up()
+    found = shell.json("invoke", "MEMORY.GET", '{"keys": ["note"]}')
+    assert found["output"] == first["output"]
+    assert shell.json("result", first["executionId"]) == first  # results outlive the broker, too
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells children that their parent died")
+def test_killed_it_leaves_no_process_and_starts_again(shell: Shell) -> None:
+    up = shell.up()
+    children = up.children()
+    shell.json("invoke", "MEMORY.WRITE", NOTE)
+    up.stop(signal.SIGKILL)
+    wait_until(lambda: are_gone(children), what="the children of a killed up end")
+    gone = shell.run("invoke", "MEMORY.GET", '{"keys": ["note"]}')
+    assert gone.returncode == 3
+    assert "ditto-tasks up" in gone.stderr
+    shell.up()
+    assert shell.json("invoke", "MEMORY.GET", '{"keys": ["note"]}')["output"]
+
+
+def test_stops_a_server_that_an_earlier_run_left(shell: Shell) -> None:
+    up = shell.up()
+    server = next(child for child in up.children() if "valkey" in child.name())
+    worker = next(child for child in up.children() if "valkey" not in child.name())
+    worker.suspend()  # so that it cannot be restarted or stopped while its parent goes
+    up.send(signal.SIGSTOP)
+    command, folder = server.cmdline(), server.cwd()
+    assert folder
+    assert command
+    up.send(signal.SIGCONT)
+    worker.resume()
+    assert up.stop() == 0
+    assert not server.is_running()
+
+
+def test_a_second_one_in_the_folder_is_refused(shell: Shell) -> None:
+    up = shell.up()
+    second = shell.run("up")
+    assert second.returncode == 2
+    assert str(up.pid) in second.stderr
+    assert len(second.stderr.splitlines()) == 1
+    assert shell.json("status", "--json")["workers"]  # the first goes on
+
+
+def test_a_taken_port_is_told(shell: Shell) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = shell.run("up", "--port", str(port))
+    assert refused.returncode == 2
+    assert refused.stderr.strip().splitlines() == [
+        f"ditto-tasks: port {port} is taken: name another with --port, or leave --port out"
+    ]
+
+
+def test_a_free_port_is_listened_on(shell: Shell) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shell.up("--port", str(port))
+    elsewhere = {"DITTO_BROKER_URL": f"redis://127.0.0.1:{port}/0"}
+    assert shell.json("invoke", "MEMORY.QUERY", "{}", environ=elsewhere)["status"] == "success"
+
+
+def test_a_broker_of_the_environment_is_used(shell: Shell, broker_url: str) -> None:
+    shell.environ["DITTO_BROKER_URL"] = broker_url
+    up = shell.up()
+    assert [child for child in up.children() if "valkey" in child.name()] == []
+    assert shell.json("invoke", "MEMORY.QUERY", "{}")["status"] == "success"
+    assert not (shell.folder / ".ditto" / "valkey").exists()
+
+
+def test_a_folder_with_a_long_or_odd_name_works(shell: Shell) -> None:
+    shell.folder = shell.folder / ("a folder of mine " * 6).strip()
+    shell.folder.mkdir()
+    up = shell.up()
+    assert shell.json("invoke", "MEMORY.QUERY", "{}")["status"] == "success"
+    assert up.stop() == 0
+
+
+def test_a_worker_that_dies_is_started_again(shell: Shell) -> None:
+    up = shell.up()
+    worker = next(child for child in up.children() if "valkey" not in child.name())
+    worker.kill()
+    wait_until(
+        lambda: any("valkey" not in child.name() and child.pid != worker.pid for child in up.children()),
+        what="another worker",
+    )
+    assert "the worker memory died (SIGKILL)" in up.errors
+    result = shell.run("invoke", "MEMORY.QUERY", "{}", "--timeout", "30")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_database_that_cannot_be_written_ends_it(shell: Shell) -> None:
+    shell.environ["DITTO_WORKER_MEMORY_STORE_URL"] = f"sqlite:///{shell.folder}/no/such/folder/memory.sqlite"
+    refused = shell.run("up")
+    assert refused.returncode == 1
+    assert "the worker cannot start: SQLite file" in refused.stderr
+    assert "check that its directory exists and may be written to" in refused.stderr
+    assert "the worker memory ended before it was ready" in refused.stderr
+    assert not [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if str(shell.folder) in " ".join(process.info["cmdline"] or ())
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_told(shell: Shell) -> None:
+    shell.folder.chmod(0o500)
+    try:
+        refused = shell.run("up")
+    finally:
+        shell.folder.chmod(0o700)
+    assert refused.returncode == 2
+    assert "cannot be written" in refused.stderr
+
+
+def test_a_workspace_that_is_a_file_is_told(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = shell.run("up", environ={"DITTO_RUNTIME_WORKSPACE": str(tmp_path / "file")})
+    assert refused.returncode == 2
+    assert "cannot be written" in refused.stderr
