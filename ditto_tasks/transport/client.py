@@ -158,8 +158,7 @@ class CeleryTransport:
                     task_id=call.execution_id,
                     queue=node_queue(self._config, call.node),
                     headers=headers,
-                    retry=True,
-                    retry_policy={"max_retries": 1, "interval_start": 0},
+                    retry=False,  # redis-py replaces idle connections that were closed; more takes too long
                 )
 
     def _own_inbox(self) -> Inbox:

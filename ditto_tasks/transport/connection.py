@@ -20,6 +20,9 @@ CONNECT_TIMEOUT = 2.0  # seconds; a server on the same network answers in millis
 SOCKET_TIMEOUT = 3.0  # seconds; for commands that do not block
 _RETRY_PAUSE = 0.02  # seconds; one retry: the server may have closed an idle connection
 
+# A server that did not answer in time is not asked again: the caller's deadline is near.
+_RETRY = Retry(ConstantBackoff(_RETRY_PAUSE), retries=1, supported_errors=(redis.ConnectionError,))
+
 
 def connect(url: str, *, socket_timeout: float = SOCKET_TIMEOUT) -> RedisClient:
     """Make a client for a Redis URL as Celery writes them; connects when first used.
@@ -33,7 +36,7 @@ def connect(url: str, *, socket_timeout: float = SOCKET_TIMEOUT) -> RedisClient:
     return redis.Redis.from_url(
         url,
         socket_timeout=socket_timeout,
-        retry=Retry(ConstantBackoff(_RETRY_PAUSE), retries=1),
+        retry=_RETRY,
         health_check_interval=0,
         **options,
     )
