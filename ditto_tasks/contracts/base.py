@@ -11,6 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from ditto_tasks.contracts.json_value import shown
+
 __all__ = ["Contract", "Id", "Limit", "ListOf", "Maybe", "Number", "Text", "describe"]
 
 MAX_LIMIT = 10_000  # records in one answer
@@ -51,7 +53,7 @@ def describe(error: ValidationError) -> str:
     message = detail["msg"][:1].lower() + detail["msg"][1:]
     if detail["type"] in ("missing", "not_json"):
         return f"{place}: {message}"
-    return f"{place}: {message}, not {detail['input']!r:.{_SHOWN}}"
+    return f"{place}: {message}, not {shown(detail['input'], _SHOWN)}"
 
 
 def _path(detail: ErrorDetails) -> str:

@@ -19,12 +19,13 @@ __all__ = [
     "canonical_json",
     "decode_json",
     "encode_json",
+    "shown",
     "strict_json",
 ]
 
 MAX_JSON_DEPTH = 100  # levels of lists and objects; pydantic's parser stops at 200, its validator at 254
 
-_LARGEST_EXACT = 1e21  # from here on JavaScript, too, prints an integral number with an exponent
+_LARGEST_INTEGER = 10**4300 - 1  # more digits than these Python neither reads nor writes
 
 
 class NotJson(ValueError):
@@ -39,7 +40,7 @@ def _schema() -> core_schema.CoreSchema:
             key,
             core_schema.dict_schema(key, inner, strict=True),
             core_schema.list_schema(inner, strict=True),
-            core_schema.int_schema(strict=True),
+            core_schema.int_schema(strict=True, ge=-_LARGEST_INTEGER, le=_LARGEST_INTEGER),
             core_schema.float_schema(strict=True, allow_inf_nan=False),
             core_schema.bool_schema(strict=True),
             core_schema.none_schema(),
@@ -62,7 +63,8 @@ def strict_json(value: object) -> Any:
 
     Raises:
         NotJson: something in it has no JSON form: NaN, an infinity, bytes, a set, a key that is not a string,
-            a lone surrogate, or nesting deeper than `MAX_JSON_DEPTH` (a value that contains itself).
+            a lone surrogate, an integer of more than 4,300 digits, or nesting deeper than `MAX_JSON_DEPTH`
+            (a value that contains itself).
     """
     try:
         copy = _VALIDATOR.validate_python(value)
@@ -82,7 +84,8 @@ def decode_json(data: bytes | str) -> Any:
     """Read JSON text.
 
     Raises:
-        NotJson: the text is not JSON, or holds NaN or an infinity.
+        NotJson: the text is not JSON; NaN and Infinity are none. A number beyond the range of doubles, such
+            as 1e999, is read as an infinity all the same: `strict_json` refuses it.
     """
     try:
         return pydantic_core.from_json(data, allow_inf_nan=False)
@@ -98,10 +101,18 @@ def canonical_json(value: object) -> str:
     return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def shown(value: object, width: int) -> str:
+    """Write the start of a value for a message; of one that cannot be written, its type."""
+    try:
+        return repr(value)[:width]
+    except Exception:  # a huge integer, or a `__repr__` of its own
+        return f"a {type(value).__name__}"
+
+
 def _is_shallow(value: object) -> bool:
     """Tell whether the nesting keeps to `MAX_JSON_DEPTH`; walks a level at a time, containers only."""
     level = [value]
-    for _ in range(MAX_JSON_DEPTH + 1):
+    for _ in range(MAX_JSON_DEPTH):
         level = [
             inner
             for outer in level
@@ -115,7 +126,7 @@ def _is_shallow(value: object) -> bool:
 
 
 def _integral(value: object) -> object:
-    if isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST_EXACT:
+    if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
         return {key: _integral(item) for key, item in value.items()}
@@ -127,12 +138,12 @@ def _integral(value: object) -> object:
 def _faults(value: object, path: str, depth: int) -> Iterator[str]:
     """Name what is wrong, first fault first; walks only values that were refused already."""
     place = path or "the value"
-    if depth > MAX_JSON_DEPTH:
+    if depth == MAX_JSON_DEPTH and isinstance(value, dict | list | tuple):
         yield f"{place[:80]}... is nested deeper than {MAX_JSON_DEPTH} levels, or contains itself"
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                yield f"{place} has the key {key!r:.60}: keys must be strings"
+                yield f"{place} has the key {shown(key, 60)}: keys must be strings"
             yield from _faults(key, f"{place} (a key)", depth)
             yield from _faults(item, f"{path}.{key}" if path else str(key), depth + 1)
     elif isinstance(value, list | tuple):
@@ -144,7 +155,10 @@ def _faults(value: object, path: str, depth: int) -> Iterator[str]:
     elif isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
             yield f"{place} is {value}: JSON numbers are finite; use null or a string"
-    elif value is not None and not isinstance(value, bool | int):
+    elif isinstance(value, int):
+        if abs(value) > _LARGEST_INTEGER:
+            yield f"{place} is an integer of more than 4,300 digits: use a string"
+    elif value is not None:
         yield f"{place} is a {type(value).__name__}: JSON has no such value"
 
 
