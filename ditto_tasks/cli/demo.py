@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-_QUERIES = ("worker killed", "what a NodeResult holds", "database file cannot be written")  # for our own docs
+_QUERIES = ("a worker is killed", "how is a call cancelled", "where are the records kept")  # of our docs
 _CALLS = 100  # timed one by one
 _WORDS = 4  # of a passage make a query for texts that are not ours
 _ADDRESSES = ("DITTO_BROKER_URL", "DITTO_RESULT_URL", "DITTO_WORKER_MEMORY_STORE_URL")

@@ -122,5 +122,5 @@ def _row(hit: Any) -> tuple[str, str, str]:
         where += f"\n{metadata['heading']}"
     content = memory["content"] if isinstance(memory["content"], str) else str(memory["content"])
     text = " ".join(content.split())
-    score = f"{hit['score']:.3f}" if "score" in hit else ""
+    score = f"{hit['score']:.3g}" if "score" in hit else ""
     return score, where, text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -104,6 +104,9 @@ class Up:
         self.send(number)
         return self.wait()
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def wait(self) -> int:
         return self._process.wait(STOP_TIMEOUT)
 

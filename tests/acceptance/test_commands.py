@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.acceptance.conftest import DITTO, Shell
+from tests.conftest import connected
 
 PAGES = {
     "guide.md": "# Guide\n\nHow tides come about.\n\n## Moon\n\nThe moon pulls the water.\n",
@@ -28,7 +29,7 @@ def counts(shell: Shell, *paths: str) -> tuple[int, int, int, int]:
     return done["new"], done["changed"], done["unchanged"], done["removed"]
 
 
-def test_help_is_quick_and_has_examples(shell: Shell) -> None:
+def test_every_command_has_an_example(shell: Shell) -> None:
     for command in ("up", "worker", "invoke", "result", "cancel", "status", "ingest", "search", "demo"):
         shown = shell.run(command, "--help")
         assert shown.returncode == 0
@@ -58,8 +59,6 @@ def test_the_result_of_a_call_that_nobody_knows(running: Shell) -> None:
 
 
 def test_cancel_keeps_a_waiting_call_from_running(shell: Shell, broker_url: str) -> None:
-    from tests.conftest import connected
-
     environ = {"DITTO_BROKER_URL": broker_url}
     with connected(broker_url) as runtime:
         invocation = runtime.submit("MEMORY.WRITE", {"memories": [{"key": "late", "content": 1}]})
