@@ -13,6 +13,7 @@ __all__ = [
     "Row",
     "checked_query",
     "checked_reuse",
+    "created",
     "item",
     "json_text",
     "metadata_text",
@@ -52,6 +53,16 @@ def item(row: Iterable[Any]) -> MemoryItem:
         fields["key"] = key
     if metadata is not None:
         fields["metadata"] = decode_json(metadata)
+    return trusted(MemoryItem, fields)
+
+
+def created(id: str, draft: MemoryDraft) -> MemoryItem:
+    """Make the record of a draft, with the draft's own values: they were copied when it was checked."""
+    fields: dict[str, Any] = {"id": id, "content": draft.content}
+    if draft.key is not None:
+        fields["key"] = draft.key
+    if draft.metadata is not None:
+        fields["metadata"] = draft.metadata
     return trusted(MemoryItem, fields)
 
 

@@ -17,7 +17,7 @@ __all__ = ["Connections", "interruptible"]
 BUSY_TIMEOUT = 5.0  # seconds that a statement waits for another writer before it fails
 IDLE_CONNECTIONS = 8  # kept open in a process; more exist only while more threads are at work
 STATEMENTS = 256  # prepared ones kept a connection: batches differ in their number of placeholders
-FORK_WAIT = 1.0  # seconds that a fork waits for calls of other threads to give their connections back
+FORK_WAIT = 10.0  # seconds that a fork waits for the calls of other threads; over BUSY_TIMEOUT
 
 SETTINGS = (
     # Each commit reaches the disk before it is answered. With NORMAL a power loss could undo a write whose
@@ -29,14 +29,18 @@ SETTINGS = (
 Setup = Callable[[sqlite3.Connection], None]
 
 _live: "weakref.WeakSet[Connections]" = weakref.WeakSet()
+_forks = threading.Lock()  # one fork at a time
+_gate = threading.Event()  # shut while a fork is about to happen
+_gate.set()
 
 
 class Connections:
     """Hands out connections to one file, one a call, from any thread.
 
-    SQLite keeps its file locks in a table of the process that a child would inherit while the locks
-    themselves are not inherited. So a fork closes the idle connections first, and a child that gets one all
-    the same neither uses nor closes it.
+    A child of a fork inherits SQLite's mutexes as they are at that moment, and its table of file locks, but
+    not the locks. So a fork waits until no call is inside SQLite, keeps new ones out, and closes all
+    connections; each process then opens its own. One that a call holds for too long is neither used nor
+    closed by the child.
 
     Args:
         path: of the file, created if missing; its directory must exist.
@@ -56,15 +60,18 @@ class Connections:
         self._path = os.path.abspath(path)
         self._prepare = prepare
         self._idle: dict[int, list[sqlite3.Connection]] = {}  # by process: a child starts with none
-        self._busy: dict[int, int] = {}  # connection's id -> process, while a call has it
+        self._inside: dict[object, int] = {}  # a call that is at work -> its process
         self._closed = False
+        _live.add(self)
+        place = self._enter()
         try:
             self._idle[os.getpid()] = [self._first(setup)]
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(
                 f"SQLite file {self._path}: {error}; check that its directory exists and may be written to"
             ) from error
-        _live.add(self)
+        finally:
+            del self._inside[place]
 
     @contextmanager
     def use(self) -> Iterator[sqlite3.Connection]:
@@ -74,6 +81,7 @@ class Connections:
             MemoryNodeError: STORE_FULL, STORE_BUSY or STORE_UNAVAILABLE, for what SQLite says, without naming
                 a path, a statement or a value.
         """
+        place = self._enter()
         process = os.getpid()
         try:
             connection = self._taken(process)
@@ -86,6 +94,8 @@ class Connections:
             if failure is None:
                 raise
             raise failure from error
+        finally:
+            del self._inside[place]
 
     def close(self) -> None:
         """Close what is idle in this process now, the rest when it is given back."""
@@ -99,19 +109,28 @@ class Connections:
             idle.pop().close()
 
     def is_in_use(self) -> bool:
-        """Tell whether a call of this process has a connection."""
+        """Tell whether a call of this process is at work."""
         process = os.getpid()
-        return any(owner == process for owner in list(self._busy.values()))
+        return process in list(self._inside.values())
+
+    def _enter(self) -> object:
+        """Count a call in, unless a fork is about to happen: then wait until it has."""
+        place = object()
+        while True:
+            self._inside[place] = os.getpid()  # before the look at the gate: a fork shuts it, then counts
+            gate = _gate
+            if gate.is_set():
+                return place
+            del self._inside[place]
+            gate.wait(FORK_WAIT)
 
     def _taken(self, process: int) -> sqlite3.Connection:
         if self._closed:
             raise MemoryNodeError("STORE_UNAVAILABLE", "The memory store is closed")
         try:
-            connection = self._idle[process].pop()
+            return self._idle[process].pop()
         except (KeyError, IndexError):
-            connection = self._opened()
-        self._busy[id(connection)] = process
-        return connection
+            return self._opened()
 
     def _give_back(self, connection: sqlite3.Connection, process: int) -> None:
         try:
@@ -119,14 +138,12 @@ class Connections:
                 connection.rollback()
         except sqlite3.Error:  # what broke the transaction may break this, too: closing undoes it as well
             connection.close()
-            del self._busy[id(connection)]
             raise
         idle = self._idle.setdefault(process, [])
         if self._closed or len(idle) >= IDLE_CONNECTIONS:
             connection.close()
         else:
             idle.append(connection)
-        del self._busy[id(connection)]
 
     def _first(self, setup: Setup) -> sqlite3.Connection:
         connection = self._opened()
@@ -226,7 +243,9 @@ def _primary(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _close_before_fork() -> None:
+def _before_fork() -> None:
+    _forks.acquire()
+    _gate.clear()
     deadline = time.monotonic() + FORK_WAIT
     for connections in list(_live):
         while connections.is_in_use() and time.monotonic() < deadline:
@@ -234,4 +253,16 @@ def _close_before_fork() -> None:
         connections.close_idle()
 
 
-os.register_at_fork(before=_close_before_fork)
+def _after_fork() -> None:
+    _gate.set()
+    _forks.release()
+
+
+def _after_fork_in_child() -> None:
+    """Start anew: a thread of the parent may hold what is inside the gate."""
+    global _gate, _forks
+    _gate, _forks = threading.Event(), threading.Lock()
+    _gate.set()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

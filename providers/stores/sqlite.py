@@ -33,6 +33,7 @@ from providers.stores._rows import (
     Row,
     checked_query,
     checked_reuse,
+    created,
     item,
     json_text,
     metadata_text,
@@ -154,7 +155,7 @@ class SqliteStore:
         with self._writing(call) as connection:
             existing = {row.key: row for _, row in _rows(connection, "memory_key", keys, call)}
             written = [
-                item(row) if row.key not in existing else checked_reuse(existing[row.key], draft)
+                created(row.id, draft) if row.key not in existing else checked_reuse(existing[row.key], draft)
                 for row, draft in zip(rows, drafts, strict=True)
             ]
             fresh = [pair for pair in zip(rows, words, strict=True) if pair[0].key not in existing]

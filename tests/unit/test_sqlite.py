@@ -244,7 +244,7 @@ def test_a_store_opened_before_a_fork_serves_parent_and_child(path: str) -> None
         _write(store, {"key": "late", "content": 1})
         store.close()
 
-    process = fork.Process(target=child)
+    process = fork.Process(target=child, daemon=True)
     process.start()
     assert ready.wait(WAIT)
     _write(store, {"key": "parent", "content": 1})
@@ -274,8 +274,8 @@ def test_a_fork_waits_for_calls_and_leaves_no_connection_to_the_child(store: Sql
     thread = threading.Thread(target=call)
     thread.start()
     try:
-        for _ in range(5):
-            process = fork.Process(target=_write, args=(store, {"content": 2}))
+        for _ in range(20):
+            process = fork.Process(target=_write, args=(store, {"content": 2}), daemon=True)
             process.start()
             process.join(WAIT)
             assert process.exitcode == 0
@@ -299,7 +299,7 @@ def test_a_killed_writer_leaves_whole_batches(path: str) -> None:
 
     for _ in range(3):
         receiver, sender = fork.Pipe(duplex=False)
-        process = fork.Process(target=write_on, args=(sender,))
+        process = fork.Process(target=write_on, args=(sender,), daemon=True)
         process.start()
         assert receiver.poll(WAIT)
         receiver.recv()
@@ -348,7 +348,9 @@ def _until(is_so: Callable[[], bool]) -> None:
 
 def _in_processes(count: int, work: Callable[[int, Connection], None]) -> list[Any]:
     pipes = [fork.Pipe(duplex=False) for _ in range(count)]
-    processes = [fork.Process(target=work, args=(n, sender)) for n, (_, sender) in enumerate(pipes)]
+    processes = [
+        fork.Process(target=work, args=(n, sender), daemon=True) for n, (_, sender) in enumerate(pipes)
+    ]
     for process in processes:
         process.start()
     answers = []
