@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ditto_tasks.contracts.json_value import shown
 
-__all__ = ["Contract", "Id", "Limit", "ListOf", "Maybe", "Number", "Text", "describe"]
+__all__ = ["Contract", "Id", "Limit", "ListOf", "Maybe", "Number", "Text", "describe", "expected"]
 
 MAX_LIMIT = 10_000  # records in one answer
 _SHOWN = 80  # characters of a refused value that a message repeats
@@ -48,12 +48,20 @@ class Contract(BaseModel):
 
 def describe(error: ValidationError) -> str:
     """Say in one sentence what is wrong first: where, what was expected, what was given."""
-    detail = error.errors(include_url=False, include_context=False)[0]
-    place = _path(detail)
-    message = detail["msg"][:1].lower() + detail["msg"][1:]
+    detail = _first(error)
     if detail["type"] in ("missing", "not_json"):
-        return f"{place}: {message}"
-    return f"{place}: {message}, not {shown(detail['input'], _SHOWN)}"
+        return expected(error)
+    return f"{expected(error)}, not {shown(detail['input'], _SHOWN)}"
+
+
+def expected(error: ValidationError) -> str:
+    """Say where the first fault is and what was expected there, for a log that must not hold content."""
+    message = _first(error)["msg"]
+    return f"{_path(_first(error))}: {message[:1].lower()}{message[1:]}"
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    return error.errors(include_url=False, include_context=False)[0]
 
 
 def _path(detail: ErrorDetails) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ditto_tasks.contracts.base import Contract, describe
+from ditto_tasks.contracts.base import Contract, describe, expected
 from ditto_tasks.contracts.call import Call, Invoker
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
@@ -221,7 +221,7 @@ def _checked(contract: type[C], answer: Any) -> C:
     try:
         return contract.from_wire(answer)
     except ValidationError as error:
-        raise InvalidOutput(describe(error)) from None
+        raise InvalidOutput(expected(error)) from None
 
 
 def _listed(answer: Any) -> Sequence[Any]:
