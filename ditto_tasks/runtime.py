@@ -63,7 +63,13 @@ class Runtime:
         self._transport = transport
         self._local = LocalWorkers(self._config)
         self._gate = _Gate()
-        self._handles = [self._local.register(worker) for worker in workers]
+        self._handles: list[WorkerHandle] = []
+        try:
+            for worker in workers:
+                self.register(worker)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def from_config(
@@ -202,13 +208,18 @@ class Runtime:
         return self._run(replica, node, input, call)
 
     def close(self) -> None:
-        """Take no new calls, wait for those that run, then dispose of workers and transport; once."""
+        """Take no new calls, wait for those that run, then dispose of workers and transport; once.
+
+        Raises:
+            ExceptionGroup: what the workers' `dispose` raised; all of them were called.
+        """
         if not self._gate.close():
             return
-        for handle in self._handles:
-            handle.close()
+        errors = [error for handle in self._handles if (error := _closed(handle))]
         if self._transport is not None:
             self._transport.close()
+        if errors:
+            raise ExceptionGroup("worker cleanup failed", errors)
 
     def __enter__(self) -> Self:
         return self
@@ -316,9 +327,19 @@ class Runtime:
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self._config.runtime.timeout if timeout is None else timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds <= threading.TIMEOUT_MAX:
             raise InvalidDefinition(f"timeout is {timeout!r}: it must be a positive number of seconds")
         return time.monotonic() + seconds
+
+
+def _closed(handle: WorkerHandle) -> Exception | None:
+    """Close one worker; returns what its `dispose` raised."""
+    try:
+        handle.close()
+    except Exception as error:
+        return error
+    return None
 
 
 class _Gate:
@@ -346,11 +367,9 @@ class _Gate:
     def close(self) -> bool:
         """Let nobody in any more and wait until all have left; False when it was closed before."""
         with self._changed:
-            if not self._is_open:
-                return False
-            self._is_open = False
+            was_open, self._is_open = self._is_open, False
             self._changed.wait_for(lambda: self._inside == 0)
-            return True
+            return was_open
 
 
 class _BoundRuntime:
@@ -364,8 +383,9 @@ class _BoundRuntime:
         self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken | None = None
     ) -> NodeResult:
         self._call.check()
-        limits = [limit for limit in (timeout, self._call.remaining()) if limit is not None]
-        deadline = self._runtime._deadline(min(limits) if limits else None)
+        own = self._runtime._deadline(timeout)
+        outer = self._call.deadline
+        deadline = own if outer is None else outer if timeout is None else min(own, outer)
         if cancel is None:
             return self._runtime._invoke(node, input, deadline, self._call.cancel, None)
         with either(self._call.cancel, cancel) as token:
