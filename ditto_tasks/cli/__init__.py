@@ -12,12 +12,7 @@ from ditto_tasks.cli.worker import worker
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Run the command that the arguments name, and exit with its status."""
-    commands(prog_name="ditto-tasks")
-
-
-commands = Commands(
+main = Commands(
     "ditto-tasks",
     help=(
         "Call agent nodes as Celery tasks, run their workers, and look after both.\n\n"
@@ -27,4 +22,4 @@ commands = Commands(
     ),
 )
 for command in (up, worker, invoke, result, cancel, status, ingest, search, demo, config):
-    commands.add_command(command)
+    main.add_command(command)

@@ -34,6 +34,12 @@ _STATUSES: tuple[tuple[type[DittoError] | tuple[type[DittoError], ...], int], ..
 class Commands(click.Group):
     """A group of commands that tells an error in a sentence, without a traceback."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the arguments; usage lines show our own name, however Python was started."""
+        return super().make_context(self.name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; exit with the status of the error that it raised, if any."""
         logging.basicConfig(format="ditto-tasks: %(message)s", level=logging.WARNING)
