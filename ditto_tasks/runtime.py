@@ -121,7 +121,7 @@ class Runtime:
         input: Any,
         *,
         timeout: float | None = None,
-        cancel: CancelToken = NEVER_CANCELLED,
+        cancel: CancelToken | None = None,
         worker_id: str | None = None,
     ) -> NodeResult:
         """Run one node and wait for its result.
@@ -141,14 +141,14 @@ class Runtime:
             RuntimeClosed: the runtime is closed.
         """
         with self._gate.passage():
-            return self._invoke(node, input, self._deadline(timeout), cancel, worker_id)
+            return self._invoke(node, input, self._deadline(timeout), cancel or NEVER_CANCELLED, worker_id)
 
     async def ainvoke(
-        self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken = NEVER_CANCELLED
+        self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken | None = None
     ) -> NodeResult:
         """Run one node without blocking the event loop; as `invoke`. Cancelling the task cancels the call."""
         given_up = Cancellation()
-        with either(cancel, given_up) as token:
+        with either(cancel or NEVER_CANCELLED, given_up) as token:
             try:
                 if self._local.serves(node):
                     return await asyncio.to_thread(self.invoke, node, input, timeout=timeout, cancel=token)
