@@ -43,7 +43,12 @@ def test_a_callback_sees_the_reason() -> None:
 
 def test_a_wait_in_another_thread_ends_with_the_cancel() -> None:
     token, ended = Cancellation(), threading.Event()
-    waiter = threading.Thread(target=lambda: token.wait(10) and ended.set())
+
+    def wait() -> None:
+        if token.wait(10):
+            ended.set()
+
+    waiter = threading.Thread(target=wait)
     waiter.start()
     token.cancel()
     waiter.join(5)

@@ -8,7 +8,7 @@ import pytest
 
 from ditto_tasks import Cancellation, DittoConfig, InvalidDefinition, NodeResult, Runtime
 from ditto_tasks.config.model import MemoryWorker, Workers
-from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import DeadlineExceeded, MemoryNodeError
 from ditto_tasks.contracts.memory import (
     MemoryDeleteOutput,
@@ -22,7 +22,7 @@ from ditto_tasks.nodes import Memory
 from workers.memory import memory_worker
 
 A = {"id": "a", "key": "ka", "content": 1}
-B = {"id": "b", "key": "kb", "content": None, "metadata": {}}
+B: dict[str, Any] = {"id": "b", "key": "kb", "content": None, "metadata": {}}
 SECRET = "password=secret"
 
 INPUTS: dict[str, Any] = {
@@ -33,6 +33,16 @@ INPUTS: dict[str, Any] = {
     "MEMORY.UPDATE": {"memories": [{"id": "a", "content": 1}]},
     "MEMORY.DELETE": {"ids": ["a"]},
 }
+NO_INPUTS: list[Any] = [None, [], "text", MemoryDeleteOutput(deleted=())]
+NO_ANSWERS: list[Any] = [None, 1, "text", b"", {"x": 1}, object()]
+NO_ITEMS: list[Any] = [None, 1, {"content": 1}, {"id": "a"}]
+NO_RECORDS: list[dict[str, Any]] = [
+    *({"id": id} for id in ("", 1)),
+    *({"key": key} for key in ("", None)),
+    {"metadata": []},
+    {"metadata": None},
+    *({"content": content} for content in (float("nan"), {1})),
+]
 every_node = pytest.mark.parametrize("node", INPUTS)
 
 
@@ -52,24 +62,24 @@ class RecordingStore:
             raise answer
         return answer
 
-    def get(self, request: Any, call: Call) -> Any:
+    def get(self, request: Any, call: Call = NO_CALL) -> Any:
         return self._answered("get", request, call)
 
-    def query(self, request: Any, call: Call) -> Any:
+    def query(self, request: Any, call: Call = NO_CALL) -> Any:
         return self._answered("query", request, call)
 
-    def write(self, request: Any, call: Call) -> Any:
+    def write(self, request: Any, call: Call = NO_CALL) -> Any:
         return self._answered("write", request, call)
 
-    def update(self, request: Any, call: Call) -> Any:
+    def update(self, request: Any, call: Call = NO_CALL) -> Any:
         return self._answered("update", request, call)
 
-    def delete(self, request: Any, call: Call) -> Any:
+    def delete(self, request: Any, call: Call = NO_CALL) -> Any:
         return self._answered("delete", request, call)
 
 
 class SearchingStore(RecordingStore):
-    def search(self, request: Any, call: Call) -> Any:
+    def search(self, request: Any, call: Call = NO_CALL) -> Any:
         return self._answered("search", request, call)
 
 
@@ -88,8 +98,7 @@ def limits_of(store: RecordingStore) -> list[int]:
     [
         ("MEMORY.GET", {}),
         ("MEMORY.GET", {"ids": [""]}),
-        *(("MEMORY.QUERY", input) for input in ({"limit": 0}, {"limit": None}, {"limit": 10_001}, [])),
-        ("MEMORY.QUERY", {"limit": 1.5}),
+        *(("MEMORY.QUERY", {"limit": limit}) for limit in (0, None, 10_001, 1.5)),
         ("MEMORY.QUERY", {"orderBy": [{"field": "id", "direction": "sideways"}]}),
         ("MEMORY.SEARCH", {}),
         ("MEMORY.WRITE", {"memories": [{}]}),
@@ -98,7 +107,7 @@ def limits_of(store: RecordingStore) -> list[int]:
         ("MEMORY.UPDATE", {"memories": [{"id": "a", "content": 1, "key": "new"}]}),
         ("MEMORY.UPDATE", {"memories": [{"id": "a", "content": 1}, {"id": "a", "content": 2}]}),
         ("MEMORY.DELETE", {"ids": [1]}),
-        *((node, bad) for node in INPUTS for bad in (None, [], "text", MemoryDeleteOutput(deleted=()))),
+        *((node, bad) for node in INPUTS for bad in NO_INPUTS),
     ],
 )
 def test_an_invalid_input_fails_before_the_store_is_asked(node: str, input: Any) -> None:
@@ -155,8 +164,16 @@ class TestGet:
 
 
 class TestLimits:
-    def test_the_constructor_comes_before_the_call_and_the_request_before_both(self) -> None:
-        store = SearchingStore(lambda: {"items": []} if store.calls[-1][0] == "query" else [])
+    @pytest.fixture
+    def store(self) -> RecordingStore:
+        """Answers queries and searches with nothing."""
+        store = SearchingStore()
+        store.answer = lambda: {"items": []} if store.calls[-1][0] == "query" else []
+        return store
+
+    def test_the_constructor_comes_before_the_call_and_the_request_before_both(
+        self, store: RecordingStore
+    ) -> None:
         config = DittoConfig(workers=Workers(memory=MemoryWorker(query_limit=3, search_limit=2)))
         with Runtime(config, workers=[memory_worker(store, defaults={"queryLimit": 4})]) as runtime:
             for node, input in [
@@ -168,8 +185,7 @@ class TestLimits:
                 runtime.invoke(node, input).unwrap()
         assert limits_of(store) == [4, 2, 7, 4]
 
-    def test_the_constants_come_last(self) -> None:
-        store = SearchingStore(lambda: {"items": []} if store.calls[-1][0] == "query" else [])
+    def test_the_constants_come_last(self, store: RecordingStore) -> None:
         memory = Memory(store)
         memory.query({})
         memory.search({"query": 1})
@@ -266,21 +282,12 @@ class TestWriting:
 @pytest.mark.parametrize(
     ("node", "input", "answer"),
     [
-        *((node, INPUTS[node], bad) for node in INPUTS for bad in (None, 1, "text", b"", {"x": 1}, object())),
-        *((node, INPUTS[node], [bad]) for node in INPUTS for bad in (None, 1, {"content": 1}, {"id": "a"})),
+        *((node, INPUTS[node], bad) for node in INPUTS for bad in NO_ANSWERS),
+        *((node, INPUTS[node], [bad]) for node in INPUTS for bad in NO_ITEMS),
         *(
             (node, INPUTS[node], [{**A, **bad}])
             for node in ("MEMORY.GET", "MEMORY.WRITE", "MEMORY.UPDATE")
-            for bad in (
-                {"id": ""},
-                {"id": 1},
-                {"key": ""},
-                {"key": None},
-                {"metadata": []},
-                {"metadata": None},
-                {"content": float("nan")},
-                {"content": {1}},
-            )
+            for bad in NO_RECORDS
         ),
         ("MEMORY.GET", {"ids": ["a"]}, [A, A]),
         ("MEMORY.GET", {"ids": ["a"]}, iter([A])),
@@ -383,7 +390,9 @@ def test_the_token_and_the_runtime_reach_the_store() -> None:
     with Runtime() as runtime:
         result = Memory(store).execute("MEMORY.GET", {"ids": ["a"]}, cancel=token, runtime=runtime)
         [call] = store.seen
-        assert (call.cancel, call.runtime, call.execution_id) == (token, runtime, result.execution_id)
+        assert call.cancel is token
+        assert call.runtime is runtime
+        assert call.execution_id == result.execution_id
 
 
 def test_a_store_that_notices_the_deadline_gives_a_timeout() -> None:

@@ -82,9 +82,8 @@ class TestRouting:
 
     def test_each_node_has_a_turn_of_its_own(self, runtime: Runtime) -> None:
         for name in "ab":
-            runtime.register(
-                Worker("TEST", {n: lambda i, c, name=name: name for n in ("TEST.WHO", "TEST.OTHER")})
-            )
+            answers = named(name).nodes["TEST.WHO"]
+            runtime.register(Worker("TEST", {"TEST.WHO": answers, "TEST.OTHER": answers}))
         assert who(runtime) == "a"
         assert runtime.invoke("TEST.OTHER", {}).unwrap() == "a"
         assert who(runtime) == "b"
@@ -213,6 +212,11 @@ class TestInput:
 
 
 class TestCancel:
+    def test_no_token_is_none(self, runtime: Runtime) -> None:
+        runtime.register(named("a"))
+        assert who(runtime, cancel=None) == "a"
+        assert asyncio.run(runtime.ainvoke("TEST.WHO", {}, cancel=None)).unwrap() == "a"
+
     def test_a_token_that_is_set_already_starts_nothing(self, runtime: Runtime) -> None:
         ran, token = [], Cancellation()
         token.cancel("too late")

@@ -1,0 +1,69 @@
+"""What importing and running in-process loads, in fresh processes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+HEAVY = ("numpy", "psycopg", "httpx", "workers", "providers", "beat")
+IN_PROCESS = """
+from ditto_tasks import Runtime
+from workers.memory import memory_worker
+with Runtime(workers=[memory_worker("memory://")]) as runtime:
+    runtime.invoke("MEMORY.WRITE", {"memories": [{"content": 1}]}).unwrap()
+"""
+
+
+def loaded_after(code: str) -> set[str]:
+    """Run code in a fresh process; returns the modules that it loaded."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == ""
+    return set(ended.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def after_import() -> set[str]:
+    return loaded_after("import ditto_tasks")
+
+
+@pytest.fixture(scope="module")
+def after_a_call() -> set[str]:
+    return loaded_after(IN_PROCESS)
+
+
+@pytest.mark.parametrize("module", HEAVY)
+def test_importing_ditto_tasks_loads_nothing_heavy(after_import: set[str], module: str) -> None:
+    assert module not in after_import
+
+
+def test_importing_ditto_tasks_loads_no_client_of_the_broker(after_import: set[str]) -> None:
+    assert not {name for name in after_import if name.partition(".")[0] in ("redis", "sqlite3")}
+    assert "ditto_tasks.transport.client" not in after_import
+
+
+@pytest.mark.parametrize("module", ["celery.worker", "celery.apps.worker", "ditto_tasks.transport.client"])
+def test_calls_in_process_load_no_celery_worker(after_a_call: set[str], module: str) -> None:
+    assert "workers.memory" in after_a_call
+    assert module not in after_a_call
+
+
+def test_a_config_file_and_the_environment_are_not_read_at_import() -> None:
+    broken = "import os; os.environ.update(DITTO_CONFIG='/no/such/file', DITTO_BROKER_URL='no url')"
+    assert "ditto_tasks" in loaded_after(f"{broken}\nimport ditto_tasks; ditto_tasks.Runtime().close()")
+
+
+def test_every_public_name_is_there() -> None:
+    assert "ditto_tasks" in loaded_after(
+        "import ditto_tasks; assert all(hasattr(ditto_tasks, name) for name in ditto_tasks.__all__)"
+    )
