@@ -1,7 +1,9 @@
 """`ditto-tasks demo`: broker, worker, ingestion and searches, once through and away again."""
 
 import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -42,6 +44,7 @@ def demo(path: Path | None) -> None:
       ditto-tasks demo ~/notes
     """
     paths, base = _documents(path)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all is cleared away
     with tempfile.TemporaryDirectory(prefix="ditto-demo-") as folder:
         config = _own_config(folder)
         began = time.monotonic()

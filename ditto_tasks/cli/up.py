@@ -54,7 +54,8 @@ def up(port: int | None, grace: float, config_path: Path | None) -> None:
     path = config_path or find_config(os.environ)
     config = load_config(path, os.environ)
     with _stop_signals() as stopping, started(config, port=port, grace=grace, stopping=stopping) as stack:
-        click.echo(f"ready: {', '.join(CAPABILITIES)}; {stack.broker}; stop with Ctrl-C")
+        if not stopping():
+            click.echo(f"ready: {', '.join(CAPABILITIES)}; {stack.broker}; stop with Ctrl-C")
         while not stopping():
             stack.keep_alive()
             time.sleep(_MOMENT)

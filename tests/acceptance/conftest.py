@@ -52,9 +52,14 @@ class Shell:
 
     def up(self, *arguments: str) -> "Up":
         """Start `ditto-tasks up`, and return when it is ready."""
+        up = self.start_up(*arguments)
+        up.wait_ready()
+        return up
+
+    def start_up(self, *arguments: str) -> "Up":
+        """Start `ditto-tasks up`."""
         up = Up(self, arguments)
         self._ups.append(up)
-        up.wait_ready()
         return up
 
     def close(self) -> None:
@@ -82,6 +87,10 @@ class Up:
         return self._process.pid
 
     @property
+    def output(self) -> str:
+        return Path(self._output.name).read_text()
+
+    @property
     def errors(self) -> str:
         return Path(self._errors.name).read_text()
 
@@ -89,7 +98,7 @@ class Up:
         def is_ready() -> bool:
             if self._process.poll() is not None:
                 pytest.fail(f"up ended with {self._process.returncode}:\n{self.errors}")
-            return "ready:" in Path(self._output.name).read_text()
+            return "ready:" in self.output
 
         wait_until(is_ready, COMMAND_TIME, "up is ready")
 

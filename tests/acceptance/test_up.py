@@ -29,6 +29,28 @@ def test_stops_all_of_it_on_a_signal(shell: Shell, number: int) -> None:
     assert not (shell.folder / ".ditto" / "up.json").exists()
 
 
+def test_stops_while_it_starts(shell: Shell) -> None:
+    up = shell.start_up()
+    wait_until((shell.folder / ".ditto" / "up.json").exists, what="the broker answers")
+    wait_until(lambda: len(up.children()) == 2, what="the worker was started")
+    children = up.children()
+    assert up.stop() == 0
+    assert are_gone(children)
+    assert up.output == ""
+
+
+def test_a_broker_that_dies_is_started_again(shell: Shell) -> None:
+    up = shell.up()
+    shell.json("invoke", "MEMORY.WRITE", NOTE)
+    broker = next(child for child in up.children() if "valkey" in child.name())
+    broker.kill()
+    wait_until(
+        lambda: shell.run("invoke", "MEMORY.GET", '{"keys": ["note"]}').returncode == 0,
+        what="calls run again",
+    )
+    assert "the broker died (SIGKILL)" in up.errors
+
+
 def test_data_are_there_again_on_the_next_start(shell: Shell) -> None:
     up = shell.up()
     first = shell.json("invoke", "MEMORY.WRITE", NOTE)

@@ -73,6 +73,12 @@ def test_a_broker_that_was_never_there(shell: Shell, command: tuple[str, ...]) -
     assert time.monotonic() - began < 10
 
 
+def test_up_with_a_broker_that_is_not_there(shell: Shell) -> None:
+    refused = shell.run("up", environ=CLOSED_PORT)
+    assert refused.returncode == 3
+    assert "see that the server of DITTO_BROKER_URL" in refused.stderr
+
+
 def test_a_broker_that_goes_away_fails_the_first_call_and_the_second_in_time(
     own_server: RedisServer, worker_process: StartWorker
 ) -> None:
