@@ -87,9 +87,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_timeout": SOCKET_TIMEOUT,
             "socket_keepalive": True,
-            "max_retries": 1,  # of one publish: the caller's deadline is near, and it knows better
-            "interval_start": 0,
-            "interval_step": 0.05,
+            "max_retries": 0,  # of one publish: the caller's deadline is near, and it knows better
         },
         "redis_socket_connect_timeout": CONNECT_TIMEOUT,
         "redis_socket_timeout": SOCKET_TIMEOUT,

@@ -36,6 +36,7 @@ INPUTS: dict[str, Any] = {
 NO_INPUTS: list[Any] = [None, [], "text", MemoryDeleteOutput(deleted=())]
 NO_ANSWERS: list[Any] = [None, 1, "text", b"", {"x": 1}, object()]
 NO_ITEMS: list[Any] = [None, 1, {"content": 1}, {"id": "a"}]
+NO_SCORES: list[dict[str, Any]] = [{"score": score} for score in (float("nan"), True, "1")]
 NO_RECORDS: list[dict[str, Any]] = [
     *({"id": id} for id in ("", 1)),
     *({"key": key} for key in ("", None)),
@@ -299,10 +300,7 @@ class TestWriting:
         ("MEMORY.QUERY", {}, {"items": None}),
         ("MEMORY.SEARCH", {"query": 1}, [{"memory": A}, {"memory": A, "score": 1}]),
         ("MEMORY.SEARCH", {"query": 1, "limit": 1}, [{"memory": A}, {"memory": B}]),
-        *(
-            ("MEMORY.SEARCH", {"query": 1}, [{"memory": A, **bad}])
-            for bad in ({"score": float("nan")}, {"score": True}, {"score": "1"}, {"metadata": []})
-        ),
+        *(("MEMORY.SEARCH", {"query": 1}, [{"memory": A, **bad}]) for bad in [*NO_SCORES, {"metadata": []}]),
         ("MEMORY.WRITE", {"memories": [{"content": 1}]}, []),
         ("MEMORY.WRITE", {"memories": [{"content": 1}]}, [A, B]),
         ("MEMORY.WRITE", {"memories": [{"content": 1}, {"content": 1}]}, [A, A]),
