@@ -10,8 +10,10 @@ from ditto_tasks.contracts.errors import ConfigError, InvalidDefinition
 from ditto_tasks.embedded.state import FOLDER
 from ditto_tasks.transport.app import create_app, queues_of, redis_url
 from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.task import NodeTask, TaskServices
 from ditto_tasks.worker import Worker
 from workers import lifecycle
@@ -36,13 +38,14 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
     app = create_app(config, name=name)
     keys = Keys(config.transport.prefix)
     resources = ProcessResources(app, config, workers)
+    redis = connect(redis_url(config))
     services = TaskServices(
         run=resources.run,
-        redis=connect(redis_url(config)),
-        keys=keys,
+        ledger=Ledger(redis, keys, int(config.transport.result_expires)),
         executions=Executions(lambda: connect(redis_url(config)), keys),
+        dead_letters=DeadLetters(redis, keys),
         max_body_bytes=config.transport.max_body_bytes,
-        marks_expire=int(config.transport.result_expires),
+        max_deliveries=config.transport.max_deliveries,
     )
     for node in nodes:
         app.register_task(NodeTask(node, services))

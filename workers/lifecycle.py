@@ -9,6 +9,7 @@ from celery import Celery, bootsteps, current_app, signals
 from ditto_tasks.contracts.errors import DittoError
 from ditto_tasks.transport.app import node_queue, redis_url
 from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.control import cancel_on_revoke
 from ditto_tasks.transport.directory import Announcement, Announcer
 from ditto_tasks.transport.keys import Keys
 from workers.resources import ProcessResources
@@ -26,6 +27,7 @@ def install(app: Celery, resources: ProcessResources, nodes: list[str], config: 
     app.conf.ditto_nodes = nodes
     app.conf.ditto_config = config
     app.steps["worker"].add(ServeNodes)
+    cancel_on_revoke()
 
 
 class ServeNodes(bootsteps.StartStopStep):

@@ -409,8 +409,19 @@ class Transport(Section):
         description="Calls that may wait in one queue before new ones are refused; unset: no bound.",
     )
     result_expires: Seconds = Field(default=DAY, description="How long a result is kept.")
+    broker: Literal["streams", "kombu"] = Field(
+        default="streams",
+        description="How calls wait in Redis: in streams of ours, or in kombu's lists, with weaker promises.",
+    )
+    lease: Annotated[Number, Ge(1), Le(3600), AfterValidator(float), Unit("s")] = Field(
+        default=10.0, description="After how long a silent worker's calls are taken over by another."
+    )
+    max_deliveries: Annotated[Integer, Ge(1), Le(100)] = Field(
+        default=3, description="How often a call whose process died is begun before it is given up."
+    )
     visibility_timeout: Seconds = Field(
-        default=3600.0, description="After how long an unacknowledged call is handed out again."
+        default=3600.0,
+        description="kombu's lists only: after how long an unacknowledged call is handed out again.",
     )
     max_body_bytes: Annotated[Integer, Ge(1024), Le(512 * MEBIBYTE), Unit("bytes")] = Field(
         default=MEBIBYTE, description="Size of one message, encoded."

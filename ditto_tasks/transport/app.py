@@ -11,10 +11,13 @@ from ditto_tasks.contracts.errors import ConfigError
 from ditto_tasks.contracts.node import NODE_NAME
 from ditto_tasks.queues import queue_name
 from ditto_tasks.transport.connection import CONNECT_TIMEOUT, SOCKET_TIMEOUT
+from ditto_tasks.transport.control import NodeControl
 from ditto_tasks.transport.serializer import SERIALIZER, register_serializer
+from ditto_tasks.transport.streams import SCHEME, register_transport
 
-__all__ = ["create_app", "node_queue", "queues_of", "redis_url"]
+__all__ = ["create_app", "node_queue", "queues_of", "redis_url", "uses_streams"]
 
+_REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 _BACKEND = "ditto_tasks.transport.backend:NodeResultBackend"
 
 
@@ -29,7 +32,8 @@ def create_app(config: DittoConfig, *, name: str = "ditto") -> Celery:
             "no broker: set DITTO_BROKER_URL, for example redis://127.0.0.1:6379/0, or run `ditto-tasks up`"
         )
     register_serializer()
-    app = Celery(name, set_as_current=False)
+    register_transport()
+    app = Celery(name, set_as_current=False, control=f"{NodeControl.__module__}:{NodeControl.__name__}")
     app.conf.update(_settings(config))
     return app
 
@@ -54,6 +58,22 @@ def node_queue(config: DittoConfig, node: str) -> str:
     return queue_name(node, prefix=config.transport.prefix, overrides=overrides)
 
 
+def uses_streams(config: DittoConfig) -> bool:
+    """Tell whether calls travel in streams: they do, with a Redis broker, unless lists were asked for."""
+    scheme = (config.broker_url or "").partition("://")[0]
+    return config.transport.broker == "streams" and scheme in _REDIS_SCHEMES
+
+
+def _broker(config: DittoConfig) -> dict[str, Any]:
+    """Name broker and transport; a socket's URL names its transport itself."""
+    url = _celery_url(config.broker_url)
+    if not uses_streams(config):
+        return {"broker_url": url}
+    if url.startswith("redis+socket://"):
+        return {"broker_url": url.replace("redis+", f"{SCHEME}+", 1)}
+    return {"broker_url": url, "broker_transport": SCHEME}
+
+
 def _celery_url(url: str | None) -> str:
     """Write a Redis URL as Celery does: it knows sockets by another scheme than redis-py."""
     return (url or "").replace("unix://", "redis+socket://", 1)
@@ -66,9 +86,10 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         return {"queue": node_queue(config, name)} if NODE_NAME.fullmatch(name) else None
 
     return {
-        "broker_url": _celery_url(config.broker_url),
+        **_broker(config),
         "result_backend": f"{_BACKEND}+{_celery_url(redis_url(config)).removeprefix('redis+')}",
         "ditto_prefix": transport.prefix,
+        "ditto_settles_with_result": uses_streams(config) and config.broker_url == config.result_url,
         "task_serializer": SERIALIZER,
         "result_serializer": SERIALIZER,
         "accept_content": [SERIALIZER, "json"],
@@ -83,6 +104,9 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # a worker waits for its broker as long as it takes
         "broker_transport_options": {
+            "ditto_url": config.broker_url,
+            "ditto_prefix": transport.prefix,
+            "ditto_lease": transport.lease,
             "visibility_timeout": int(transport.visibility_timeout),
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_timeout": SOCKET_TIMEOUT,

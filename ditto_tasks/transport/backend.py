@@ -1,7 +1,7 @@
 """The result backend: Celery's for Redis, which also wakes those who wait.
 
 A result is written once, under Celery's own key, so that any Celery client can read it. In the same step it
-is pushed into the inboxes of the processes that wait for it: no subscription, no polling.
+is pushed into the inboxes of the processes that wait for it, and its message is removed from the queue.
 """
 
 from typing import Any
@@ -10,30 +10,10 @@ from celery.backends.redis import RedisBackend
 from celery.states import READY_STATES
 
 from ditto_tasks.transport.keys import INBOX_MARK, Keys
+from ditto_tasks.transport.ledger import Delivery, Ledger
+from ditto_tasks.transport.streams import forget_delivery
 
-__all__ = ["INBOX_EXPIRY", "NodeResultBackend"]
-
-INBOX_EXPIRY = 600  # seconds that results stay in the inbox of a process that reads no more
-
-# KEYS: result, waiters. ARGV: the result, its expiry, the sender's inbox or "", the inboxes' expiry.
-# The first final state stands: a second one, of a call that ran twice, changes nothing and wakes nobody. The
-# state is the first field of what Celery stores.
-_STORE = """
-local stored = redis.call('GETRANGE', KEYS[1], 0, 20)
-for _, final in ipairs({'SUCCESS', 'FAILURE', 'REVOKED'}) do
-  if string.find(stored, '{"status":"' .. final, 1, true) == 1 then return 0 end
-end
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
-redis.call('PUBLISH', KEYS[1], ARGV[1])
-local inboxes = redis.call('SMEMBERS', KEYS[2])
-if ARGV[3] ~= '' then inboxes[#inboxes + 1] = ARGV[3] end
-for _, inbox in ipairs(inboxes) do
-  redis.call('RPUSH', inbox, ARGV[1])
-  redis.call('EXPIRE', inbox, ARGV[4])
-end
-redis.call('DEL', KEYS[2])
-return 1
-"""
+__all__ = ["NodeResultBackend"]
 
 
 class NodeResultBackend(RedisBackend):
@@ -41,12 +21,17 @@ class NodeResultBackend(RedisBackend):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._keys = Keys(self.app.conf.ditto_prefix)
-        self._store = self.client.register_script(_STORE)
+        self._group: str = self.app.conf.ditto_prefix
+        self._settles: bool = self.app.conf.ditto_settles_with_result
+        self._ledger = Ledger(self.client, Keys(self._group), int(self.app.conf.result_expires))
 
     def on_task_call(self, producer: Any, task_id: str) -> dict[str, Any]:
         """Subscribe to nothing: results come through the inbox."""
         return {}
+
+    def cancel(self, execution_id: str, reason: str) -> None:
+        """Cancel a call, wherever it is."""
+        self._ledger.cancel(execution_id, reason)
 
     def _store_result(
         self,
@@ -62,9 +47,27 @@ class NodeResultBackend(RedisBackend):
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = task_id
         reply_to = getattr(request, "reply_to", None) or ""
-        inbox = reply_to if INBOX_MARK in reply_to else ""
-        self._store(
-            keys=[self._keys.result(task_id), self._keys.waiters(task_id)],
-            args=[self.encode(meta), int(self.expires or 0) or INBOX_EXPIRY, inbox, INBOX_EXPIRY],
+        tag = _delivery_tag(request) if self._settles else ""
+        ended = self._ledger.end(
+            task_id,
+            self.encode(meta),
+            inbox=reply_to if INBOX_MARK in reply_to else "",
+            attempt=getattr(request, "ditto_attempt", None),
+            delivery=_delivery(tag, self._group),
         )
+        if tag and ended != "known":
+            forget_delivery(tag)  # gone with the result, or another process's by now
         return result
+
+
+def _delivery_tag(request: Any) -> str:
+    """Return the tag of a message that came from a stream; other transports have no space in theirs."""
+    tag = (getattr(request, "properties", None) or {}).get("delivery_tag")
+    return tag if isinstance(tag, str) and " " in tag else ""
+
+
+def _delivery(tag: str, group: str) -> Delivery | None:
+    if not tag:
+        return None
+    entry, stream = tag.split(" ", 1)
+    return Delivery(stream, group, entry)

@@ -4,8 +4,6 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
-from functools import partial
 
 from celery import Celery
 from kombu import Connection
@@ -15,19 +13,17 @@ from ditto_tasks.contracts.errors import PayloadTooLarge, QueueFull
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
-from ditto_tasks.transport.app import create_app, node_queue, redis_url
+from ditto_tasks.transport.app import create_app, node_queue, redis_url, uses_streams
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, broker_errors, connect
 from ditto_tasks.transport.directory import Directory
-from ditto_tasks.transport.executions import cancel_message
 from ditto_tasks.transport.inbox import BLOCK_TIME, Inbox
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo
+from ditto_tasks.transport.publisher import CeleryPublisher, Publisher, StreamPublisher
 from ditto_tasks.transport.results import read_result
-from ditto_tasks.transport.task import DEADLINE_HEADER
 
 __all__ = ["CeleryTransport"]
-
-_HIDDEN = "(...)"  # shown for arguments in events and logs: content does not belong there
 
 
 class CeleryTransport:
@@ -43,6 +39,8 @@ class CeleryTransport:
         self._app = app or create_app(config)
         self._keys = Keys(config.transport.prefix)
         self._redis = connect(redis_url(config))
+        self._ledger = Ledger(self._redis, self._keys, int(config.transport.result_expires))
+        self._publisher = _publisher(config, self._app)
         self._directory = Directory(self._redis, self._keys)
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
@@ -54,7 +52,9 @@ class CeleryTransport:
         futures = [inbox.expect(call.execution_id) for call in calls]
         try:
             with broker_errors("sending the call"):
-                self._publish(calls, inbox.key)
+                self._publisher.publish(
+                    [(node_queue(self._config, call.node), call) for call in calls], inbox.key
+                )
         except BaseException:
             for call, future in zip(calls, futures, strict=True):
                 inbox.forget(call.execution_id, future)
@@ -79,22 +79,15 @@ class CeleryTransport:
         self._own_inbox().forget(execution_id, future)
 
     def cancel(self, execution_id: str, reason: str) -> None:
-        keys, transport = self._keys, self._config.transport
         with broker_errors("cancelling the call"):
-            pipeline = self._redis.pipeline()
-            pipeline.set(
-                keys.cancelled(execution_id),
-                reason,
-                ex=int(max(transport.result_expires, transport.visibility_timeout)),
-            )
-            pipeline.publish(keys.cancel_channel, cancel_message(execution_id, reason))
-            pipeline.execute()
+            self._ledger.cancel(execution_id, reason)
 
     def state(self, execution_id: str) -> CallState:
         with broker_errors("asking for the call's state"):
-            stored, started = self._redis.mget(
-                [self._keys.result(execution_id), self._keys.started(execution_id)]
-            )
+            pipeline = self._redis.pipeline()
+            pipeline.get(self._keys.result(execution_id))
+            pipeline.hget(self._keys.call(execution_id), "attempts")
+            stored, started = pipeline.execute()
         if stored is not None:
             return read_result(stored)[1].status
         return "pending" if started is None else "running"
@@ -142,25 +135,6 @@ class CeleryTransport:
                     "try again later, or start more workers"
                 )
 
-    def _publish(self, calls: Sequence[OutgoingCall], inbox: str) -> None:
-        with (
-            self._app.producer_pool.acquire(block=True, timeout=SOCKET_TIMEOUT) as producer,
-            producer.batch() if len(calls) > 1 else nullcontext(),
-        ):
-            send = partial(
-                self._app.send_task, producer=producer, reply_to=inbox, argsrepr=_HIDDEN, kwargsrepr="{}"
-            )
-            for call in calls:
-                headers = {} if call.expires_at is None else {DEADLINE_HEADER: call.expires_at}
-                send(
-                    call.node,
-                    args=(call.input,),
-                    task_id=call.execution_id,
-                    queue=node_queue(self._config, call.node),
-                    headers=headers,
-                    retry=False,  # redis-py replaces idle connections that were closed; more takes too long
-                )
-
     def _own_inbox(self) -> Inbox:
         """Return this process's inbox: after a fork the parent's thread and connection are not ours."""
         with self._lock:
@@ -169,6 +143,12 @@ class CeleryTransport:
                 self._inbox = Inbox(self._redis, reader, self._keys)
                 self._inbox_pid = os.getpid()
             return self._inbox
+
+
+def _publisher(config: DittoConfig, app: Celery) -> Publisher:
+    if uses_streams(config):
+        return StreamPublisher(app, connect(str(config.broker_url)))
+    return CeleryPublisher(app)
 
 
 def _waiting(connection: Connection, queue: str) -> int:

@@ -11,21 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ditto_tasks.contracts.cancellation import Cancellation, CancelToken
-from ditto_tasks.contracts.json_value import decode_json, encode_json
+from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
 
-__all__ = ["Executions", "cancel_message"]
+__all__ = ["Executions"]
 
 logger = logging.getLogger(__name__)
 
 _LISTEN_TIME = 1.0  # seconds a read of the channel lasts; so long may a stop take
 _RECONNECT_PAUSE = 0.2  # seconds between attempts to reach the server
-
-
-def cancel_message(execution_id: str, reason: str) -> bytes:
-    """Write what is told on the cancel channel."""
-    return encode_json([execution_id, reason])
 
 
 class Executions:
@@ -96,8 +91,9 @@ class Executions:
             running = list(self._running)
         if not running:
             return
-        for execution_id, reason in zip(
-            running, client.mget([self._keys.cancelled(id) for id in running]), strict=True
-        ):
+        pipeline = client.pipeline(transaction=False)
+        for execution_id in running:
+            pipeline.hget(self._keys.call(execution_id), "cancelled")
+        for execution_id, reason in zip(running, pipeline.execute(), strict=True):
             if reason is not None:
                 self.cancel(execution_id, reason.decode())

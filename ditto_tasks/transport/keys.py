@@ -2,9 +2,21 @@
 
 from dataclasses import dataclass
 
-__all__ = ["INBOX_MARK", "Keys"]
+__all__ = ["INBOX_MARK", "PRIORITIES", "Keys", "stream_name", "streams_of"]
 
 INBOX_MARK = ":inbox:"
+
+PRIORITIES = ("high", "normal", "low")  # in the order in which workers look for calls
+
+
+def stream_name(queue: str, priority: str = "normal") -> str:
+    """Name the stream that holds a queue's calls of one priority; the normal one has the queue's own name."""
+    return queue if priority == "normal" else f"{queue}:{priority}"
+
+
+def streams_of(queue: str) -> list[str]:
+    """Name the streams of a queue, the most urgent first."""
+    return [stream_name(queue, priority) for priority in PRIORITIES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +29,9 @@ class Keys:
         """The stored result: a string of JSON, written once."""
         return f"celery-task-meta-{execution_id}"
 
-    def started(self, execution_id: str) -> str:
-        """Set by the worker that begins the call."""
-        return f"{self.prefix}:started:{execution_id}"
-
-    def cancelled(self, execution_id: str) -> str:
-        """The tombstone: holds the reason; set by whoever cancels."""
-        return f"{self.prefix}:cancelled:{execution_id}"
+    def call(self, execution_id: str) -> str:
+        """A hash about a call that has no result yet: `attempts` to run it, and why it was `cancelled`."""
+        return f"{self.prefix}:call:{execution_id}"
 
     def waiters(self, execution_id: str) -> str:
         """A set of inboxes that want the result beside the sender's."""
@@ -46,3 +54,23 @@ class Keys:
     def worker(self, name: str) -> str:
         """What one worker announced; expires unless its heart beats."""
         return f"{self.prefix}:worker:{name}"
+
+    @property
+    def leases(self) -> str:
+        """A sorted set of the processes that take calls, by the server's time in ms when their lease ends."""
+        return f"{self.prefix}:leases"
+
+    @property
+    def consumers(self) -> str:
+        """A hash from such a process to the streams that it reads, as JSON."""
+        return f"{self.prefix}:consumers"
+
+    @property
+    def delayed(self) -> str:
+        """A sorted set of messages that are not due yet, by the server's time in ms when they are."""
+        return f"{self.prefix}:delayed"
+
+    @property
+    def dead(self) -> str:
+        """A list of the calls that were given up, the newest first, as JSON."""
+        return f"{self.prefix}:dead"

@@ -8,7 +8,9 @@ from typing import Any, Literal, Protocol
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
 
-__all__ = ["CallState", "OutgoingCall", "QueueInfo", "Transport"]
+__all__ = ["CallState", "OutgoingCall", "Priority", "QueueInfo", "Transport"]
+
+Priority = Literal["high", "normal", "low"]
 
 CallState = Literal["pending", "running", "success", "failed", "cancelled", "timeout"]
 """Where a call is: pending says that no worker has begun it, or that nothing is known of it."""
@@ -23,12 +25,14 @@ class OutgoingCall:
         node: becomes the task's name.
         input: JSON in wire form.
         expires_at: seconds since the epoch after which the call is not begun any more; None: never.
+        priority: how urgent it is among the calls of its node.
     """
 
     execution_id: str
     node: str
     input: Any
     expires_at: float | None = None
+    priority: Priority = "normal"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A node as a Celery task: the deadline, the cancel token and the size limit around one execution."""
+"""A node as a Celery task: attempts, deadline, cancel token and size limit around one execution."""
 
 import logging
 import time
@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery import Task
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 
 from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.node import NodeResult
-from ditto_tasks.transport.connection import RedisClient, broker_errors
+from ditto_tasks.transport.connection import REDIS_ERRORS
+from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.executions import Executions
-from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.ledger import Begun, Ledger
 
 __all__ = ["DEADLINE_HEADER", "NodeTask", "TaskServices"]
 
@@ -29,24 +31,25 @@ class TaskServices:
 
     Attributes:
         run: runs a node in this process: (node, input, call) to result.
-        redis: a client of the result backend's server.
-        keys: the key names.
+        ledger: the states of calls.
         executions: the calls that run in this process.
+        dead_letters: where calls go that killed too many processes.
         max_body_bytes: the largest result.
-        marks_expire: seconds that the note "has begun" is kept.
+        max_deliveries: how often a call is begun before it is given up.
     """
 
     run: Callable[[str, Any, Call], NodeResult]
-    redis: RedisClient
-    keys: Keys
+    ledger: Ledger
     executions: Executions
+    dead_letters: DeadLetters
     max_body_bytes: int
-    marks_expire: int
+    max_deliveries: int
 
 
 class NodeTask(Task):
     """Runs one node: the task's name is the node's, its id the execution id, its value the NodeResult."""
 
+    Request = "ditto_tasks.transport.request:NodeRequest"
     acks_late = True
     resultrepr_maxsize = 16  # characters of a result in logs and events: content does not belong there
 
@@ -59,32 +62,51 @@ class NodeTask(Task):
 
         Raises:
             celery.exceptions.Ignore: the call has its result already; this delivery leaves it as it is.
+            celery.exceptions.Reject: the result backend is away; the message goes back into its queue.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         execution_id: str = self.request.id
         with self._services.executions.track(execution_id) as cancel:
-            is_done, tombstone = self._begin(execution_id)
-            if is_done:
-                logger.info("%s %s has its result already: not run again", execution_id, self.name)
-                raise Ignore
-            if tombstone is not None:
-                self._services.executions.cancel(execution_id, tombstone)
+            begun = self._begin(execution_id)
             call = Call(execution_id, cancel, self._deadline())
-            result = self._fitting(self._services.run(self.name, input, call))
-        milliseconds = (time.monotonic() - began) * 1000
+            result = self._given_up(begun, input, call)
+            if result is None:
+                result = self._fitting(self._services.run(self.name, input, call))
+        milliseconds = (time.monotonic() - started) * 1000
         logger.info("%s %s %s %.1f ms", execution_id, self.name, result.status, milliseconds)
         return result.to_wire()
 
-    def _begin(self, execution_id: str) -> tuple[bool, str | None]:
-        """Note that the call has begun; tell whether it is done already, and the reason of its cancel."""
-        keys = self._services.keys
-        with broker_errors("beginning a call"):
-            pipeline = self._services.redis.pipeline(transaction=False)
-            pipeline.exists(keys.result(execution_id))
-            pipeline.get(keys.cancelled(execution_id))
-            pipeline.set(keys.started(execution_id), b"1", ex=self._services.marks_expire)
-            is_done, tombstone, _ = pipeline.execute()
-        return bool(is_done), None if tombstone is None else tombstone.decode()
+    def cancel_call(self, execution_id: str, reason: str) -> None:
+        """Cancel a call that this worker holds, in whichever of its processes it runs."""
+        self._services.executions.cancel(execution_id, reason)
+        self._services.ledger.cancel(execution_id, reason)
+
+    def _begin(self, execution_id: str) -> Begun:
+        try:
+            begun = self._services.ledger.begin(execution_id)
+        except REDIS_ERRORS as error:
+            logger.warning("%s %s cannot begin: %s", execution_id, self.name, type(error).__name__)
+            raise Reject(requeue=True) from None
+        if begun.verdict == "done":
+            logger.info("%s %s has its result already: not run again", execution_id, self.name)
+            raise Ignore
+        if begun.verdict == "cancelled":
+            self._services.executions.cancel(execution_id, begun.reason)
+        self.request.ditto_attempt = begun.attempt
+        return begun
+
+    def _given_up(self, begun: Begun, input: Any, call: Call) -> NodeResult | None:
+        """Say how a call ends that must not be run again after its process died; None: it may be."""
+        if begun.attempt == 1 or begun.verdict == "cancelled":
+            return None
+        if begun.attempt > self._services.max_deliveries:
+            message = f"Every process that ran the call died, {begun.attempt - 1} times: it was given up"
+            self._services.dead_letters.add(DeadCall(call.execution_id, self.name, input, time.time()))
+            return NodeResult.failure(call.execution_id, self.name, "WORKER_LOST", message)
+        if not _is_repeatable(self.name, input):
+            message = "The process that ran the call died: it may or may not have taken effect"
+            return NodeResult.failure(call.execution_id, self.name, "OUTCOME_UNKNOWN", message)
+        return None
 
     def _deadline(self) -> float | None:
         """Translate the caller's deadline to this process's monotonic clock."""
@@ -103,3 +125,9 @@ class NodeTask(Task):
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
             "or raise transport.maxBodyBytes",
         )
+
+
+def _is_repeatable(node: str, input: Any) -> bool:
+    """Tell from the catalogue whether a call may be run twice; a node that it does not know may not."""
+    spec = NODE_SPECS.get(node)
+    return spec is not None and spec.is_repeatable(spec.input.from_wire(input))

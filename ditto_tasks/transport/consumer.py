@@ -1,0 +1,284 @@
+"""One process that takes calls from streams: its name, its lease, what it holds, and what it takes over.
+
+What a process has fetched stays noted under its name until it is settled. While its lease is renewed, nobody
+touches that; once the lease has run out, any other process takes the calls over.
+"""
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ditto_tasks.contracts.json_value import encode_json
+from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
+from ditto_tasks.transport.keys import Keys
+
+__all__ = ["Entry", "StreamConsumer"]
+
+logger = logging.getLogger(__name__)
+
+_TICK = 1.5  # seconds between two looks for dead processes and due messages
+_TAKEN_OVER_AT_ONCE = 64  # calls a look takes over at most, slots permitting
+_DUE_AT_ONCE = 200  # delayed messages a look moves at most
+_RELEASED = "released"  # the owner of what was given back: always counted as dead
+
+# KEYS: streams in order of urgency. ARGV: group, consumer, how many at most.
+_FETCH = """
+local left, taken = tonumber(ARGV[3]), {}
+for _, stream in ipairs(KEYS) do
+  local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', left, 'STREAMS', stream, '>')
+  if read then
+    for _, entry in ipairs(read[1][2]) do
+      taken[#taken + 1] = {stream, entry[1], entry[2]}
+      left = left - 1
+    end
+  end
+  if left <= 0 then break end
+end
+return taken
+"""
+
+# KEYS: leases, delayed, consumers. ARGV: consumer, lease in ms, how many due messages at most, our streams
+# as JSON. A delayed message is the stream's name, a NUL, its id, a NUL, and the fields as a JSON list. Who
+# lost its lease without noticing, being suspended, announces its streams again.
+_TICK_SCRIPT = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) == 1 then
+  redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
+end
+for _, due in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
+  local stop = string.find(due, '\\0', 1, true)
+  local id_stop = string.find(due, '\\0', stop + 1, true)
+  local fields = cjson.decode(string.sub(due, id_stop + 1))
+  redis.call('XADD', string.sub(due, 1, stop - 1), '*', unpack(fields))
+  redis.call('ZREM', KEYS[2], due)
+end
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+"""
+
+# KEYS: leases, consumers, the streams that we read. ARGV: group, the dead, us, how many at most.
+# Streams that the dead read and we do not are left to others; when none holds anything, the dead is
+# forgotten.
+_TAKE_OVER = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local lease = redis.call('ZSCORE', KEYS[1], ARGV[2])
+if not lease or tonumber(lease) > now then return {} end
+local left, taken = tonumber(ARGV[4]), {}
+for index = 3, #KEYS do
+  if left <= 0 then break end
+  local pending = redis.call('XPENDING', KEYS[index], ARGV[1], '-', '+', left, ARGV[2])
+  for _, held in ipairs(pending) do
+    local claimed = redis.call('XCLAIM', KEYS[index], ARGV[1], ARGV[3], 0, held[1])
+    for _, entry in ipairs(claimed) do
+      taken[#taken + 1] = {KEYS[index], entry[1], entry[2]}
+      left = left - 1
+    end
+  end
+end
+local streams = redis.call('HGET', KEYS[2], ARGV[2])
+for _, stream in ipairs(streams and cjson.decode(streams) or {}) do
+  if redis.call('EXISTS', stream) == 1
+      and #redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return taken end
+end
+for _, stream in ipairs(streams and cjson.decode(streams) or {}) do
+  if redis.call('EXISTS', stream) == 1 then
+    redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], ARGV[2])
+  end
+end
+redis.call('ZREM', KEYS[1], ARGV[2])
+redis.call('HDEL', KEYS[2], ARGV[2])
+return taken
+"""
+
+# KEYS: leases, consumers, stream. ARGV: group, us, the released's name, entry.
+# Given back only while it is ours; its count of deliveries is left as it was before this one.
+_RELEASE = """
+local held = redis.call('XPENDING', KEYS[3], ARGV[1], ARGV[4], ARGV[4], 1)[1]
+if not held or held[2] ~= ARGV[2] then return 0 end
+redis.call('XCLAIM', KEYS[3], ARGV[1], ARGV[3], 0, ARGV[4], 'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
+redis.call('ZADD', KEYS[1], 0, ARGV[3])
+local known = redis.call('HGET', KEYS[2], ARGV[3])
+local streams = known and cjson.decode(known) or {}
+for _, stream in ipairs(streams) do if stream == KEYS[3] then return 1 end end
+streams[#streams + 1] = KEYS[3]
+redis.call('HSET', KEYS[2], ARGV[3], cjson.encode(streams))
+return 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message as it lies in a stream."""
+
+    stream: str
+    id: str
+    fields: dict[str, bytes]
+    is_taken_over: bool = False
+
+    @property
+    def tag(self) -> str:
+        """Its delivery tag: enough to settle or release it from any process."""
+        return f"{self.id} {self.stream}"
+
+
+class StreamConsumer:
+    """Takes calls from streams in the name of this process; usable from any of its threads.
+
+    Args:
+        client: of the broker's server; stays the caller's to close.
+        keys: the key names; the prefix also names the consumer group.
+        lease: seconds after which a silent process counts as dead.
+    """
+
+    def __init__(self, client: RedisClient, keys: Keys, lease: float) -> None:
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self.group = keys.prefix
+        self._client = client
+        self._keys = keys
+        self._lease = lease
+        self._streams: list[str] = []
+        self._held: set[str] = set()
+        self._overdue: list[str] = []
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._fetch = client.register_script(_FETCH)
+        self._tick = client.register_script(_TICK_SCRIPT)
+        self._take_over = client.register_script(_TAKE_OVER)
+        self._release = client.register_script(_RELEASE)
+        self.on_overdue: Callable[[], None] = lambda: None
+
+    def read(self, streams: Sequence[str]) -> None:
+        """Read these streams from now on: make their groups, announce them, and hold a lease."""
+        self._streams = list(streams)
+        self.make_groups()
+        self._client.hset(self._keys.consumers, self.name, encode_json(self._streams))
+        self._renew()  # announced before the lease, so that whoever finds it ended knows where to look
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_lease, name="ditto-lease", daemon=True)
+            self._thread.start()
+
+    def make_groups(self) -> None:
+        """Make the consumer group of each stream; what was queued before belongs to it, too."""
+        pipeline = self._client.pipeline(transaction=False)
+        for stream in self._streams:
+            pipeline.xgroup_create(stream, self.group, id="0", mkstream=True)
+        for answer in pipeline.execute(raise_on_error=False):
+            if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
+                raise answer
+
+    def fetch(self, count: int) -> list[Entry]:
+        """Take up to `count` messages, the most urgent streams first; does not wait."""
+        return self._entries(self._fetch(keys=self._streams, args=[self.group, self.name, count]))
+
+    def read_command(self, block: float) -> list[Any]:
+        """Give the command that waits up to `block` seconds for one message of any stream."""
+        arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
+        arguments += ["BLOCK", int(block * 1000), "STREAMS", *self._streams]
+        return arguments + [">"] * len(self._streams)
+
+    def read_reply(self, reply: Any) -> list[Entry]:
+        """Read what the server answered to `read_command`."""
+        by_stream = reply.items() if isinstance(reply, dict) else reply or ()
+        return self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
+
+    def take_overdue(self, count: int) -> list[Entry]:
+        """Take up to `count` messages of processes whose lease has run out."""
+        taken: list[Entry] = []
+        dead, self._overdue = self._overdue, []
+        for name in dead:
+            if len(taken) >= count:
+                self._overdue.append(name)
+                continue
+            limit = min(count - len(taken), _TAKEN_OVER_AT_ONCE)
+            answer = self._take_over(
+                keys=[self._keys.leases, self._keys.consumers, *self._streams],
+                args=[self.group, name, self.name, limit],
+            )
+            taken += self._entries(answer, is_taken_over=True)
+        if taken:
+            logger.warning("took over %d calls of %d processes whose lease ran out", len(taken), len(dead))
+        return taken
+
+    @property
+    def has_overdue(self) -> bool:
+        """Whether the last look found processes whose lease has run out."""
+        return bool(self._overdue)
+
+    def settled(self, tag: str) -> bool:
+        """Note that an entry is gone from its stream; False when this process did not hold it."""
+        try:
+            self._held.remove(tag)
+        except KeyError:
+            return False
+        return True
+
+    def settle(self, tag: str) -> None:
+        """Remove an entry from its stream, unless that has happened."""
+        if self.settled(tag):
+            entry, stream = tag.split(" ", 1)
+            self._client.pipeline().xack(stream, self.group, entry).xdel(stream, entry).execute()
+
+    def release(self, tag: str) -> None:
+        """Give an entry back, for any process to take with its next look."""
+        if self.settled(tag):
+            entry, stream = tag.split(" ", 1)
+            self._release(
+                keys=[self._keys.leases, self._keys.consumers, stream],
+                args=[self.group, self.name, _RELEASED, entry],
+            )
+
+    def release_strays(self) -> None:
+        """Give back what is noted under our name and never arrived: its reply was lost with a connection."""
+        for stream in self._streams:
+            for held in self._client.xpending_range(
+                stream, self.group, min="-", max="+", count=1000, consumername=self.name
+            ):
+                tag = f"{held['message_id'].decode()} {stream}"
+                if tag not in self._held:
+                    self._held.add(tag)
+                    self.release(tag)
+
+    def stop(self) -> None:
+        """End the lease; what is still held is given back."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_TICK)
+        for tag in list(self._held):
+            self.release(tag)
+        self._client.zadd(self._keys.leases, {self.name: 0})
+
+    def _entries(self, answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
+        entries = [
+            Entry(stream.decode(), id.decode(), _pairs(fields), is_taken_over)
+            for stream, id, fields in answer
+        ]
+        self._held.update(entry.tag for entry in entries)
+        return entries
+
+    def _keep_lease(self) -> None:
+        while not self._stopping.wait(min(_TICK, self._lease / 3)):
+            try:
+                self._renew()
+            except REDIS_ERRORS as error:
+                logger.warning("the lease could not be renewed: %s", type(error).__name__)
+            if self._overdue:
+                self.on_overdue()
+
+    def _renew(self) -> None:
+        dead = self._tick(
+            keys=[self._keys.leases, self._keys.delayed, self._keys.consumers],
+            args=[self.name, int(self._lease * 1000), _DUE_AT_ONCE, encode_json(self._streams)],
+        )
+        self._overdue = [name.decode() for name in dead]
+
+
+def _pairs(fields: Any) -> dict[str, bytes]:
+    if isinstance(fields, dict):
+        return {name.decode(): value for name, value in fields.items()}
+    return {fields[index].decode(): fields[index + 1] for index in range(0, len(fields), 2)}

@@ -1,0 +1,165 @@
+"""The state of one call in Redis, and the only three steps that change it.
+
+A call is queued, begun, and ended by its result. Each step is one script, so that a process may die between
+any two of them and leave the call in a state that the next one understands. `docs/delivery.md` draws the
+states.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ditto_tasks.contracts.json_value import encode_json
+from ditto_tasks.transport.connection import RedisClient
+from ditto_tasks.transport.keys import Keys
+
+__all__ = ["INBOX_EXPIRY", "Begun", "Delivery", "Ended", "Ledger", "cancel_message"]
+
+INBOX_EXPIRY = 600  # seconds that results stay in the inbox of a process that reads no more
+
+# KEYS: result, call. ARGV: expiry of the call's hash.
+_BEGIN = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return {'done'} end
+local reason = redis.call('HGET', KEYS[2], 'cancelled')
+local attempt = redis.call('HINCRBY', KEYS[2], 'attempts', 1)
+redis.call('EXPIRE', KEYS[2], ARGV[1])
+if reason then return {'cancelled', attempt, reason} end
+return {'run', attempt}
+"""
+
+# KEYS: result, call, waiters, stream. ARGV: the result, its expiry, the sender's inbox or "", the inboxes'
+# expiry, the attempt that gave the result or "", group, entry or "".
+# Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1). The
+# state is the first field of what Celery stores.
+_END = """
+local stored = redis.call('GETRANGE', KEYS[1], 0, 20)
+for _, final in ipairs({'SUCCESS', 'FAILURE', 'REVOKED'}) do
+  if string.find(stored, '{"status":"' .. final, 1, true) == 1 then return 0 end
+end
+local latest = redis.call('HGET', KEYS[2], 'attempts')
+if ARGV[5] ~= '' and latest and tonumber(latest) > tonumber(ARGV[5]) then return -1 end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+redis.call('PUBLISH', KEYS[1], ARGV[1])
+local inboxes = redis.call('SMEMBERS', KEYS[3])
+if ARGV[3] ~= '' then inboxes[#inboxes + 1] = ARGV[3] end
+for _, inbox in ipairs(inboxes) do
+  redis.call('RPUSH', inbox, ARGV[1])
+  redis.call('EXPIRE', inbox, ARGV[4])
+end
+redis.call('DEL', KEYS[2], KEYS[3])
+if ARGV[7] ~= '' then
+  redis.call('XACK', KEYS[4], ARGV[6], ARGV[7])
+  redis.call('XDEL', KEYS[4], ARGV[7])
+end
+return 1
+"""
+
+# KEYS: result, call. ARGV: reason, expiry of the call's hash, channel, what is told there.
+_CANCEL = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+redis.call('HSETNX', KEYS[2], 'cancelled', ARGV[1])
+redis.call('EXPIRE', KEYS[2], ARGV[2])
+redis.call('PUBLISH', ARGV[3], ARGV[4])
+return 1
+"""
+
+
+def cancel_message(execution_id: str, reason: str) -> bytes:
+    """Write what is told on the cancel channel."""
+    return encode_json([execution_id, reason])
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What came of beginning a call.
+
+    Attributes:
+        verdict: done: it has a result, leave it; cancelled: end it as that; run: go on.
+        attempt: 1 the first time it is begun; also the fencing token of its result.
+        reason: why it was cancelled.
+    """
+
+    verdict: Literal["done", "cancelled", "run"]
+    attempt: int = 0
+    reason: str = ""
+
+
+Ended = Literal["stored", "known", "overtaken"]
+"""What came of storing a result: it is the call's; the call had one; a later attempt has begun."""
+
+_ENDED: dict[int, Ended] = {1: "stored", 0: "known", -1: "overtaken"}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The stream entry that brought a call, to be removed in the step that stores its result."""
+
+    stream: str
+    group: str
+    entry: str
+
+
+class Ledger:
+    """Takes a call through its states.
+
+    Args:
+        client: of the server that keeps the results.
+        keys: the key names.
+        expires: seconds that results, and notes on calls without one, are kept.
+    """
+
+    def __init__(self, client: RedisClient, keys: Keys, expires: int) -> None:
+        self._keys = keys
+        self._expires = expires
+        self._begin = client.register_script(_BEGIN)
+        self._end = client.register_script(_END)
+        self._cancel = client.register_script(_CANCEL)
+
+    def begin(self, execution_id: str) -> Begun:
+        """Count an attempt to run the call, unless it has its result."""
+        keys = [self._keys.result(execution_id), self._keys.call(execution_id)]
+        _, *rest = self._begin(keys=keys, args=[self._expires])
+        if not rest:
+            return Begun("done")
+        reason = rest[1].decode() if len(rest) > 1 else ""
+        return Begun("cancelled" if reason else "run", int(rest[0]), reason)
+
+    def end(
+        self,
+        execution_id: str,
+        stored: bytes,
+        *,
+        inbox: str = "",
+        attempt: int | None = None,
+        delivery: Delivery | None = None,
+    ) -> Ended:
+        """Store the result, wake who waits for it, and remove its delivery, in one step."""
+        keys = self._keys
+        stream, group, entry = (
+            (delivery.stream, delivery.group, delivery.entry)
+            if delivery
+            else (keys.call(execution_id), "", "")
+        )
+        return _ENDED[
+            self._end(
+                keys=[keys.result(execution_id), keys.call(execution_id), keys.waiters(execution_id), stream],
+                args=[
+                    stored,
+                    self._expires,
+                    inbox,
+                    INBOX_EXPIRY,
+                    "" if attempt is None else attempt,
+                    group,
+                    entry,
+                ],
+            )
+        ]
+
+    def cancel(self, execution_id: str, reason: str) -> bool:
+        """Leave a tombstone and tell running workers; False when the call has its result already."""
+        keys = self._keys
+        return bool(
+            self._cancel(
+                keys=[keys.result(execution_id), keys.call(execution_id)],
+                args=[reason, self._expires, keys.cancel_channel, cancel_message(execution_id, reason)],
+            )
+        )

@@ -1,0 +1,362 @@
+"""A kombu transport over Redis Streams: fetching a call notes it as pending in the same step.
+
+Built on kombu's Redis transport, whose fanout exchanges (remote control, events) stay as they are. Direct
+queues are streams with a consumer group, one a priority. A worker fetches as many messages as it has slots
+free; when there is nothing to fetch, it waits for all streams with one blocking read. Entries are settled by
+their delivery tag from any thread or process, so acknowledging survives a lost connection.
+"""
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from datetime import UTC, datetime
+from queue import Empty
+from typing import Any
+
+from celery.utils.time import maybe_iso8601
+from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport import redis as kombu_redis
+
+from ditto_tasks.contracts.json_value import decode_json, encode_json
+from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.consumer import Entry, StreamConsumer
+from ditto_tasks.transport.keys import Keys, stream_name, streams_of
+
+__all__ = [
+    "SCHEME",
+    "StreamTransport",
+    "delayed_member",
+    "forget_delivery",
+    "message_fields",
+    "register_transport",
+]
+
+logger = logging.getLogger(__name__)
+
+SCHEME = "ditto"  # the name under which kombu knows this transport
+
+_BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
+_OPTIONS = ("ditto_url", "ditto_prefix", "ditto_lease")
+_CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
+_WAITED = 0.001  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
+
+
+def register_transport() -> None:
+    """Make the transport known to kombu under `SCHEME`; may be called again."""
+    TRANSPORT_ALIASES[SCHEME] = f"{__name__}:StreamTransport"
+
+
+def message_fields(message: dict[str, Any]) -> dict[str, Any]:
+    """Turn a message of kombu's into the fields of a stream entry: the body apart from the rest."""
+    rest = {name: value for name, value in message.items() if name != "body"}
+    return {"m": encode_json(rest), "b": message["body"]}
+
+
+def delayed_member(stream: str, id: str, fields: dict[str, Any]) -> bytes:
+    """Write a message that is not due yet as a member of the sorted set of those."""
+    texts = [part.decode() if isinstance(part, bytes) else part for pair in fields.items() for part in pair]
+    return b"\0".join((stream.encode(), id.encode(), encode_json(texts)))
+
+
+class StreamQoS(virtual.QoS):
+    """Knows which messages a channel holds, settles them in Redis, and wakes it when a slot is free."""
+
+    def __init__(self, channel: "StreamChannel", prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self._is_starved = False
+
+    def can_consume(self) -> bool:
+        """Tell whether a slot is free; when none is, the next one that gets free wakes the channel."""
+        if super().can_consume():
+            return True
+        self._is_starved = True
+        return bool(super().can_consume())
+
+    def ack(self, delivery_tag: str) -> None:
+        self.channel.consumer.settle(delivery_tag)
+        self._free(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if requeue:
+            self.channel.consumer.release(delivery_tag)
+        else:
+            self.channel.consumer.settle(delivery_tag)
+        self._free(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        """Give back what was fetched and not settled."""
+        self._flush()
+        for delivery_tag in list(self._delivered):
+            self.channel.consumer.release(delivery_tag)
+        self._delivered.clear()
+        return []
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: leases, and not a time-out of each message, tell what is to be delivered again."""
+
+    def _free(self, delivery_tag: str) -> None:
+        super().ack(delivery_tag)
+        if self._is_starved:
+            self._is_starved = False
+            self.channel.connection_wake()
+
+
+class StreamChannel(kombu_redis.Channel):
+    """A channel whose direct queues are streams."""
+
+    QoS = StreamQoS
+    body_encoding = None  # bodies are JSON text already
+    from_transport_options = (*kombu_redis.Channel.from_transport_options, *_OPTIONS)
+    ditto_url = ""
+    ditto_prefix = "ditto"
+    ditto_lease = 10.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._has_backlog = True
+        self._read_sent_at = 0.0
+        self._queue_of: dict[str, str] = {}
+        self._are_queues_known = False
+
+    @property
+    def consumer(self) -> StreamConsumer:
+        """The consumer of this process; it outlives channels and connections."""
+        return _consumer_of_process(self.ditto_url, self.ditto_prefix, self.ditto_lease)
+
+    def connection_wake(self) -> None:
+        """Make the event loop look for free slots; from any thread, also after the channel was closed."""
+        transport = self.connection
+        if transport is not None:
+            transport.wake()
+
+    def basic_consume(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+        self._are_queues_known = False
+        return super().basic_consume(queue, *args, **kwargs)
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        self._are_queues_known = False
+        return super()._basic_cancel(consumer_tag)
+
+    def _read_queues(self) -> None:
+        self._are_queues_known = True
+        direct = [queue for queue in self._active_queues if self._is_stream(queue)]
+        by_queue = [streams_of(queue) for queue in direct]
+        self._queue_of = {
+            stream: queue for queue, names in zip(direct, by_queue, strict=True) for stream in names
+        }
+        if not direct:
+            return
+        consumer = self.consumer
+        consumer.read([stream for same_priority in zip(*by_queue, strict=True) for stream in same_priority])
+        consumer.release_strays()
+        consumer.on_overdue = self.connection_wake
+
+    def _is_stream(self, queue: str) -> bool:
+        """Tell our queues from those that Celery makes for itself, which stay kombu's."""
+        return queue not in self._fanout_queues and not _CELERYS_OWN.search(queue)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Fill the free slots; then, if any is left, wait for the next message."""
+        if not self._are_queues_known:
+            self._read_queues()
+        if not self._queue_of:
+            super()._brpop_start(timeout)
+            return
+        free = self.qos.can_consume_max_estimate() or 1
+        if self.consumer.has_overdue:
+            free -= self._deliver_all(self.consumer.take_overdue(free))
+        if free > 0 and self._has_backlog:
+            fetched = self._deliver_all(self.consumer.fetch(free))
+            self._has_backlog = fetched == free
+            free -= fetched
+        if free > 0:
+            self._send_read()
+        elif self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
+            self.connection_wake()
+
+    def _send_read(self) -> None:
+        connection = self.client.connection
+        self._in_poll = connection
+        self._read_sent_at = self._brpop_sent_at = time.monotonic()
+        connection.send_command(*self.consumer.read_command(_BLOCK_TIME))
+
+    def _brpop_read(self, **options: Any) -> bool:
+        if not self._queue_of:
+            return bool(super()._brpop_read(**options))
+        try:
+            reply = self.client.connection.read_response()
+        except self.connection_errors:
+            self.client.connection.disconnect()
+            raise
+        except self.ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
+            self.consumer.make_groups()  # the server lost its data
+            reply = None
+        finally:
+            self._in_poll = None
+        entries = self.consumer.read_reply(reply)
+        if not entries:
+            raise Empty
+        self._has_backlog = time.monotonic() - self._read_sent_at < _WAITED
+        return self._deliver_all(entries) > 0
+
+    def _deliver_all(self, entries: list[Entry]) -> int:
+        for entry in entries:
+            try:
+                self.connection._deliver(_message(entry), self._queue_of[entry.stream])
+            except Exception:
+                self.consumer.release(entry.tag)
+                raise
+        return len(entries)
+
+    def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
+        if not self._is_stream(queue):
+            super()._put(queue, message, **options)
+            return
+        stream = stream_name(queue, _priority(message))
+        due = _due(message)
+        with self.conn_or_acquire() as client:
+            if due is None:
+                client.xadd(stream, message_fields(message))
+                return
+            id = str(message["headers"].get("id", ""))
+            member = delayed_member(stream, id, message_fields(message))
+            client.zadd(Keys(self.ditto_prefix).delayed, {member: due * 1000})
+
+    def _get(self, queue: str) -> dict[str, Any]:
+        if not self._is_stream(queue):
+            found: dict[str, Any] = super()._get(queue)
+            return found
+        self.consumer.read(streams_of(queue))
+        for entry in self.consumer.fetch(1):
+            return _message(entry)
+        raise Empty
+
+    def _size(self, queue: str) -> int:
+        """Count the messages of a queue that no worker has fetched."""
+        if not self._is_stream(queue):
+            return int(super()._size(queue))
+        streams = streams_of(queue)
+        with self.conn_or_acquire() as client:
+            pipeline = client.pipeline(transaction=False)
+            for stream in streams:
+                pipeline.xlen(stream).xpending(stream, self.ditto_prefix)
+            answers = pipeline.execute(raise_on_error=False)
+        return sum(
+            length - (0 if isinstance(pending, Exception) else pending["pending"])
+            for length, pending in zip(answers[::2], answers[1::2], strict=True)
+        )
+
+    def _has_queue(self, queue: str, **options: Any) -> bool:
+        if not self._is_stream(queue):
+            return bool(super()._has_queue(queue, **options))
+        with self.conn_or_acquire() as client:
+            return bool(client.exists(*streams_of(queue)))
+
+    def _purge(self, queue: str) -> int:
+        if not self._is_stream(queue):
+            return int(super()._purge(queue))
+        waiting = self._size(queue)
+        with self.conn_or_acquire() as client:
+            client.delete(*streams_of(queue))
+        return waiting
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        super()._delete(queue, *args, **kwargs)
+        with self.conn_or_acquire(client=kwargs.get("client")) as client:
+            client.delete(*streams_of(queue))
+
+
+class StreamTransport(kombu_redis.Transport):
+    """The transport that `SCHEME` chooses."""
+
+    Channel = StreamChannel
+    driver_type = "redis"
+    driver_name = "redis-streams"
+    brpop_timeout = _BLOCK_TIME
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+
+    @property
+    def supports_batch_publish(self) -> bool:
+        """kombu's batches write lists; ours are made by the client."""
+        return False
+
+    def wake(self) -> None:
+        """Let the event loop turn once more; from any thread."""
+        try:
+            self._waker.send(b"1")
+        except OSError:
+            logger.debug("the event loop is awake already, or closed")
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        super().register_with_event_loop(connection, loop)
+        loop.add_reader(self._woken.fileno(), self._on_woken)
+
+    def close_connection(self, connection: Any) -> None:
+        super().close_connection(connection)
+        self._woken.close()
+        self._waker.close()
+
+    def _on_woken(self) -> None:
+        try:
+            self._woken.recv(4096)
+        except OSError:
+            logger.debug("woken for nothing")
+
+
+def forget_delivery(tag: str) -> None:
+    """Note that a message needs no acknowledging any more: in this process, if it holds it."""
+    for _, consumer in list(_consumers.values()):
+        consumer.settled(tag)
+
+
+_consumers: dict[tuple[str, str], tuple[int, StreamConsumer]] = {}
+_consumers_lock = threading.Lock()
+
+
+def _consumer_of_process(url: str, prefix: str, lease: float) -> StreamConsumer:
+    """Return this process's consumer at a broker; a fork makes another."""
+    with _consumers_lock:
+        pid, consumer = _consumers.get((url, prefix), (0, None))
+        if consumer is None or pid != os.getpid():
+            consumer = StreamConsumer(connect(url), Keys(prefix), lease)
+            _consumers[url, prefix] = (os.getpid(), consumer)
+        return consumer
+
+
+def _message(entry: Entry) -> dict[str, Any]:
+    """Put a message together as kombu wants it; its delivery tag says where it lies."""
+    message: dict[str, Any] = decode_json(entry.fields["m"])
+    body = entry.fields["b"]
+    message["body"] = body if message.get("content-encoding") == "binary" else body.decode()
+    properties = message["properties"]
+    properties["delivery_tag"] = entry.tag
+    properties["delivery_info"]["redelivered"] = entry.is_taken_over
+    return message
+
+
+def _priority(message: dict[str, Any]) -> str:
+    """Translate kombu's number, 0 to 9 and higher first, into one of our three."""
+    number = message["properties"].get("priority") or 0
+    return "normal" if number == 0 else "high" if number > 5 else "low"
+
+
+def _due(message: dict[str, Any]) -> float | None:
+    """Take the time before which a message must not run out of its headers; seconds since the epoch."""
+    eta = message["headers"].get("eta")
+    if eta is None:
+        return None
+    message["headers"]["eta"] = None
+    due = maybe_iso8601(eta)
+    if due.tzinfo is None:
+        due = due.replace(tzinfo=UTC)
+    return None if due <= datetime.now(UTC) else float(due.timestamp())
