@@ -4,7 +4,7 @@ A `Worker` is a definition and may be registered any number of times; each regis
 resources of its own. Celery workers and in-process runtimes both run nodes through `Replica.execute`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,8 @@ class Worker:
         nodes: node name to handler.
         concurrency: how many entry calls one replica runs at once; None: no limit.
         expose: the nodes that callers may ask for; None: all of them.
+        repeatable: the nodes that may safely be run again when the process that ran them died; a call of
+            any other ends as OUTCOME_UNKNOWN then. For nodes of the catalogue, the catalogue decides.
         resources: called once a replica, in the process that runs it; handlers find its value in `resources`.
         dispose: given that value when the replica closes.
         codes: what the failures of its nodes are called.
@@ -60,6 +62,7 @@ class Worker:
     nodes: Mapping[str, Handler]
     concurrency: int | None = None
     expose: Sequence[str] | None = None
+    repeatable: Collection[str] = ()
     resources: Callable[[], Any] | None = None
     dispose: Callable[[Any], None] | None = None
     codes: ErrorCodes = NODE_CODES
@@ -75,6 +78,9 @@ class Worker:
         concurrency = self.concurrency
         if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
             raise InvalidDefinition(f"concurrency is {concurrency!r}: it must be a positive integer or None")
+        unknown = [node for node in self.repeatable if node not in self.nodes]
+        if unknown:
+            raise InvalidDefinition(f"{unknown[0]!r} is repeatable, but no node of the worker {self.type!r}")
         object.__setattr__(self, "capabilities", self._exposed())
 
     def _exposed(self) -> tuple[str, ...]:

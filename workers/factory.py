@@ -47,8 +47,9 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
         max_body_bytes=config.transport.max_body_bytes,
         max_deliveries=config.transport.max_deliveries,
     )
+    repeatable = {node for worker in workers for node in worker.repeatable}
     for node in nodes:
-        app.register_task(NodeTask(node, services))
+        app.register_task(NodeTask(node, services, is_repeatable=node in repeatable))
     sections = [_section(config, worker) for worker in workers]
     app.conf.update(
         task_queues=queues_of(config, nodes),

@@ -2,16 +2,18 @@
 
 import logging
 import os
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery, bootsteps, current_app, signals
 
 from ditto_tasks.contracts.errors import DittoError
 from ditto_tasks.transport.app import node_queue, redis_url
-from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.connection import REDIS_ERRORS, connect
 from ditto_tasks.transport.control import cancel_on_revoke
 from ditto_tasks.transport.directory import Announcement, Announcer
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.streams import stop_consumers
 from workers.resources import ProcessResources
 
 __all__ = ["install"]
@@ -110,3 +112,5 @@ def _close_in_main(sender: Any, **_: Any) -> None:
     resources = _resources_of(sender.app)
     if resources is not None:
         resources.close()
+        with suppress(*REDIS_ERRORS):  # then the lease runs out by itself
+            stop_consumers()

@@ -8,10 +8,13 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from redis.exceptions import ResponseError
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
@@ -24,6 +27,9 @@ logger = logging.getLogger(__name__)
 _TICK = 1.5  # seconds between two looks for dead processes and due messages
 _TAKEN_OVER_AT_ONCE = 64  # calls a look takes over at most, slots permitting
 _DUE_AT_ONCE = 200  # delayed messages a look moves at most
+_STRAYS_INTERVAL = 30.0  # seconds between two looks for messages whose delivery was lost
+_STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that never arrived counts as that
+_STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
 # KEYS: streams in order of urgency. ARGV: group, consumer, how many at most.
@@ -144,6 +150,7 @@ class StreamConsumer:
         self._lease = lease
         self._streams: list[str] = []
         self._held: set[str] = set()
+        self._unsettled: list[str] = []
         self._overdue: list[str] = []
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -173,8 +180,20 @@ class StreamConsumer:
                 raise answer
 
     def fetch(self, count: int) -> list[Entry]:
-        """Take up to `count` messages, the most urgent streams first; does not wait."""
-        return self._entries(self._fetch(keys=self._streams, args=[self.group, self.name, count]))
+        """Take up to `count` messages, the most urgent streams first; does not wait.
+
+        What was settled since the last time is removed in the same round trip.
+        """
+        pipeline = self._client.pipeline(transaction=False)
+        self._remove_settled(pipeline)
+        self._fetch(keys=self._streams, args=[self.group, self.name, count], client=pipeline)
+        answer = pipeline.execute(raise_on_error=False)[-1]
+        if isinstance(answer, ResponseError) and str(answer).startswith("NOGROUP"):
+            self.make_groups()  # the server lost its data
+            return []
+        if isinstance(answer, Exception):
+            raise answer
+        return self._entries(answer)
 
     def read_command(self, block: float) -> list[Any]:
         """Give the command that waits up to `block` seconds for one message of any stream."""
@@ -195,15 +214,17 @@ class StreamConsumer:
             if len(taken) >= count:
                 self._overdue.append(name)
                 continue
-            limit = min(count - len(taken), _TAKEN_OVER_AT_ONCE)
-            answer = self._take_over(
-                keys=[self._keys.leases, self._keys.consumers, *self._streams],
-                args=[self.group, name, self.name, limit],
-            )
-            taken += self._entries(answer, is_taken_over=True)
+            taken += self._take(name, min(count - len(taken), _TAKEN_OVER_AT_ONCE))
         if taken:
             logger.warning("took over %d calls of %d processes whose lease ran out", len(taken), len(dead))
         return taken
+
+    def _take(self, name: str, count: int) -> list[Entry]:
+        answer = self._take_over(
+            keys=[self._keys.leases, self._keys.consumers, *self._streams],
+            args=[self.group, name, self.name, count],
+        )
+        return self._entries(answer, is_taken_over=True)
 
     @property
     def has_overdue(self) -> bool:
@@ -219,10 +240,9 @@ class StreamConsumer:
         return True
 
     def settle(self, tag: str) -> None:
-        """Remove an entry from its stream, unless that has happened."""
+        """Have an entry removed from its stream with the next fetch or look, unless it is gone."""
         if self.settled(tag):
-            entry, stream = tag.split(" ", 1)
-            self._client.pipeline().xack(stream, self.group, entry).xdel(stream, entry).execute()
+            self._unsettled.append(tag)
 
     def release(self, tag: str) -> None:
         """Give an entry back, for any process to take with its next look."""
@@ -233,14 +253,18 @@ class StreamConsumer:
                 args=[self.group, self.name, _RELEASED, entry],
             )
 
-    def release_strays(self) -> None:
-        """Give back what is noted under our name and never arrived: its reply was lost with a connection."""
+    def release_strays(self, idle: int = 0) -> None:
+        """Give back what is noted under our name and never arrived: its reply was lost with a connection.
+
+        Args:
+            idle: milliseconds since it was taken; so much that a reply cannot be on its way any more.
+        """
         for stream in self._streams:
             for held in self._client.xpending_range(
-                stream, self.group, min="-", max="+", count=1000, consumername=self.name
+                stream, self.group, min="-", max="+", count=_STRAYS_AT_ONCE, consumername=self.name, idle=idle
             ):
                 tag = f"{held['message_id'].decode()} {stream}"
-                if tag not in self._held:
+                if tag not in self._held and tag not in self._unsettled:
                     self._held.add(tag)
                     self.release(tag)
 
@@ -249,9 +273,13 @@ class StreamConsumer:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_TICK)
+        pipeline = self._client.pipeline(transaction=False)
+        self._remove_settled(pipeline)
+        pipeline.execute(raise_on_error=False)
         for tag in list(self._held):
             self.release(tag)
         self._client.zadd(self._keys.leases, {self.name: 0})
+        self._take(self.name, 0)  # nothing is left to take: that forgets us
 
     def _entries(self, answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
         entries = [
@@ -261,21 +289,34 @@ class StreamConsumer:
         self._held.update(entry.tag for entry in entries)
         return entries
 
+    def _remove_settled(self, pipeline: RedisClient) -> None:
+        while self._unsettled:
+            entry, stream = self._unsettled.pop().split(" ", 1)
+            pipeline.xack(stream, self.group, entry)
+            pipeline.xdel(stream, entry)
+
     def _keep_lease(self) -> None:
+        strays_looked_for = time.monotonic()
         while not self._stopping.wait(min(_TICK, self._lease / 3)):
             try:
                 self._renew()
+                if time.monotonic() - strays_looked_for > _STRAYS_INTERVAL:
+                    self.release_strays(idle=_STRAY_AFTER)
+                    strays_looked_for = time.monotonic()
+                if self._overdue:
+                    self.on_overdue()
             except REDIS_ERRORS as error:
                 logger.warning("the lease could not be renewed: %s", type(error).__name__)
-            if self._overdue:
-                self.on_overdue()
 
     def _renew(self) -> None:
-        dead = self._tick(
+        pipeline = self._client.pipeline(transaction=False)
+        self._remove_settled(pipeline)
+        self._tick(
             keys=[self._keys.leases, self._keys.delayed, self._keys.consumers],
             args=[self.name, int(self._lease * 1000), _DUE_AT_ONCE, encode_json(self._streams)],
+            client=pipeline,
         )
-        self._overdue = [name.decode() for name in dead]
+        self._overdue = [name.decode() for name in pipeline.execute()[-1]]
 
 
 def _pairs(fields: Any) -> dict[str, bytes]:

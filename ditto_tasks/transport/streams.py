@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty
 from typing import Any
@@ -21,7 +22,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 
 from ditto_tasks.contracts.json_value import decode_json, encode_json
-from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.connection import REDIS_ERRORS, connect
 from ditto_tasks.transport.consumer import Entry, StreamConsumer
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 
@@ -32,6 +33,7 @@ __all__ = [
     "forget_delivery",
     "message_fields",
     "register_transport",
+    "stop_consumers",
 ]
 
 logger = logging.getLogger(__name__)
@@ -119,7 +121,9 @@ class StreamChannel(kombu_redis.Channel):
         self._has_backlog = True
         self._read_sent_at = 0.0
         self._queue_of: dict[str, str] = {}
+        self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id
         self._are_queues_known = False
+        self._reads_streams = False  # what the blocking read at hand waits for
 
     @property
     def consumer(self) -> StreamConsumer:
@@ -152,7 +156,13 @@ class StreamChannel(kombu_redis.Channel):
         consumer = self.consumer
         consumer.read([stream for same_priority in zip(*by_queue, strict=True) for stream in same_priority])
         consumer.release_strays()
-        consumer.on_overdue = self.connection_wake
+        consumer.on_overdue = self._interrupt_read
+
+    def close(self) -> None:
+        if not self.closed and self._queue_of:
+            with suppress(*REDIS_ERRORS):  # closing waits for the blocking read
+                self._interrupt_read()
+        super().close()
 
     def _is_stream(self, queue: str) -> bool:
         """Tell our queues from those that Celery makes for itself, which stay kombu's."""
@@ -163,6 +173,7 @@ class StreamChannel(kombu_redis.Channel):
         if not self._are_queues_known:
             self._read_queues()
         if not self._queue_of:
+            self._reads_streams = False
             super()._brpop_start(timeout)
             return
         free = self.qos.can_consume_max_estimate() or 1
@@ -177,14 +188,24 @@ class StreamChannel(kombu_redis.Channel):
         elif self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
             self.connection_wake()
 
+    def _interrupt_read(self) -> None:
+        """End the blocking read, so that the free slots are filled anew; called from another thread."""
+        if self._in_poll and self._reader_id is not None:
+            with self.conn_or_acquire() as client:
+                client.client_unblock(self._reader_id[1])
+
     def _send_read(self) -> None:
         connection = self.client.connection
+        if self._reader_id is None or self._reader_id[0] is not connection._sock:
+            connection.send_command("CLIENT", "ID")
+            self._reader_id = (connection._sock, connection.read_response())
         self._in_poll = connection
+        self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
         connection.send_command(*self.consumer.read_command(_BLOCK_TIME))
 
     def _brpop_read(self, **options: Any) -> bool:
-        if not self._queue_of:
+        if not self._reads_streams:
             return bool(super()._brpop_read(**options))
         try:
             reply = self.client.connection.read_response()
@@ -277,7 +298,6 @@ class StreamTransport(kombu_redis.Transport):
     Channel = StreamChannel
     driver_type = "redis"
     driver_name = "redis-streams"
-    brpop_timeout = _BLOCK_TIME
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -311,6 +331,13 @@ class StreamTransport(kombu_redis.Transport):
             self._woken.recv(4096)
         except OSError:
             logger.debug("woken for nothing")
+
+
+def stop_consumers() -> None:
+    """End the leases of this process and give back what it still holds."""
+    for pid, consumer in list(_consumers.values()):
+        if pid == os.getpid():
+            consumer.stop()
 
 
 def forget_delivery(tag: str) -> None:

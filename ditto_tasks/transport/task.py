@@ -53,8 +53,9 @@ class NodeTask(Task):
     acks_late = True
     resultrepr_maxsize = 16  # characters of a result in logs and events: content does not belong there
 
-    def __init__(self, node: str, services: TaskServices) -> None:
+    def __init__(self, node: str, services: TaskServices, *, is_repeatable: bool = False) -> None:
         self.name = node
+        self._is_repeatable = is_repeatable
         self._services = services
 
     def run(self, input: Any = None) -> dict[str, Any]:
@@ -103,10 +104,15 @@ class NodeTask(Task):
             message = f"Every process that ran the call died, {begun.attempt - 1} times: it was given up"
             self._services.dead_letters.add(DeadCall(call.execution_id, self.name, input, time.time()))
             return NodeResult.failure(call.execution_id, self.name, "WORKER_LOST", message)
-        if not _is_repeatable(self.name, input):
+        if not self._may_repeat(input):
             message = "The process that ran the call died: it may or may not have taken effect"
             return NodeResult.failure(call.execution_id, self.name, "OUTCOME_UNKNOWN", message)
         return None
+
+    def _may_repeat(self, input: Any) -> bool:
+        """Tell whether running this input twice does no harm; the catalogue decides of its own nodes."""
+        spec = NODE_SPECS.get(self.name)
+        return self._is_repeatable if spec is None else spec.is_repeatable(spec.input.from_wire(input))
 
     def _deadline(self) -> float | None:
         """Translate the caller's deadline to this process's monotonic clock."""
@@ -125,9 +131,3 @@ class NodeTask(Task):
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
             "or raise transport.maxBodyBytes",
         )
-
-
-def _is_repeatable(node: str, input: Any) -> bool:
-    """Tell from the catalogue whether a call may be run twice; a node that it does not know may not."""
-    spec = NODE_SPECS.get(node)
-    return spec is not None and spec.is_repeatable(spec.input.from_wire(input))
