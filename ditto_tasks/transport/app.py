@@ -64,6 +64,10 @@ def uses_streams(config: DittoConfig) -> bool:
     return config.transport.broker == "streams" and scheme in _REDIS_SCHEMES
 
 
+def _is_one_server(config: DittoConfig) -> bool:
+    return config.broker_url == config.result_url
+
+
 def _broker(config: DittoConfig) -> dict[str, Any]:
     """Name broker and transport; a socket's URL names its transport itself."""
     url = _celery_url(config.broker_url)
@@ -89,7 +93,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         **_broker(config),
         "result_backend": f"{_BACKEND}+{_celery_url(redis_url(config)).removeprefix('redis+')}",
         "ditto_prefix": transport.prefix,
-        "ditto_settles_with_result": uses_streams(config) and config.broker_url == config.result_url,
+        "ditto_settles_with_result": uses_streams(config) and _is_one_server(config),
         "task_serializer": SERIALIZER,
         "result_serializer": SERIALIZER,
         "accept_content": [SERIALIZER, "json"],
@@ -107,6 +111,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
             "ditto_url": config.broker_url,
             "ditto_prefix": transport.prefix,
             "ditto_lease": transport.lease,
+            "ditto_begins": int(transport.result_expires) if _is_one_server(config) else None,
             "visibility_timeout": int(transport.visibility_timeout),
             "socket_connect_timeout": CONNECT_TIMEOUT,
             "socket_timeout": SOCKET_TIMEOUT,

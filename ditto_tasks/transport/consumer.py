@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.ledger import BEGIN_FUNCTION, Begun
 
 __all__ = ["Entry", "StreamConsumer"]
 
@@ -32,14 +33,22 @@ _STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that ne
 _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
-# KEYS: streams in order of urgency. ARGV: group, consumer, how many at most.
-_FETCH = """
+# KEYS: streams in order of urgency. ARGV: group, consumer, how many at most; and, where results are kept
+# here, too, what the keys of results and of calls begin with, and the expiry of the latter: calls are begun
+# then as they are fetched. A call's id is the first field of its entry.
+_FETCH = (
+    BEGIN_FUNCTION
+    + """
 local left, taken = tonumber(ARGV[3]), {}
 for _, stream in ipairs(KEYS) do
   local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', left, 'STREAMS', stream, '>')
   if read then
     for _, entry in ipairs(read[1][2]) do
-      taken[#taken + 1] = {stream, entry[1], entry[2]}
+      local begun = {}
+      if ARGV[4] and entry[2][1] == 'i' then
+        begun = begin(ARGV[4] .. entry[2][2], ARGV[5] .. entry[2][2], ARGV[6])
+      end
+      taken[#taken + 1] = {stream, entry[1], entry[2], begun}
       left = left - 1
     end
   end
@@ -47,6 +56,7 @@ for _, stream in ipairs(KEYS) do
 end
 return taken
 """
+)
 
 # KEYS: leases, delayed, consumers. ARGV: consumer, lease in ms, how many due messages at most, our streams
 # as JSON. A delayed message is the stream's name, a NUL, its id, a NUL, and the fields as a JSON list. Who
@@ -120,11 +130,12 @@ return 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message as it lies in a stream."""
+    """A message as it lies in a stream; `begun` if its call was begun with the fetch."""
 
     stream: str
     id: str
     fields: dict[str, bytes]
+    begun: Begun | None = None
     is_taken_over: bool = False
 
     @property
@@ -140,14 +151,17 @@ class StreamConsumer:
         client: of the broker's server; stays the caller's to close.
         keys: the key names; the prefix also names the consumer group.
         lease: seconds after which a silent process counts as dead.
+        begins: seconds that notes on begun calls are kept, where results are kept on the same server; None:
+            calls are not begun here.
     """
 
-    def __init__(self, client: RedisClient, keys: Keys, lease: float) -> None:
+    def __init__(self, client: RedisClient, keys: Keys, lease: float, begins: int | None = None) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.group = keys.prefix
         self._client = client
         self._keys = keys
         self._lease = lease
+        self._begin_arguments = [] if begins is None else [keys.result(""), keys.call(""), begins]
         self._streams: list[str] = []
         self._held: set[str] = set()
         self._unsettled: list[str] = []
@@ -186,7 +200,8 @@ class StreamConsumer:
         """
         pipeline = self._client.pipeline(transaction=False)
         self._remove_settled(pipeline)
-        self._fetch(keys=self._streams, args=[self.group, self.name, count], client=pipeline)
+        arguments = [self.group, self.name, count, *self._begin_arguments]
+        self._fetch(keys=self._streams, args=arguments, client=pipeline)
         answer = pipeline.execute(raise_on_error=False)[-1]
         if isinstance(answer, ResponseError) and str(answer).startswith("NOGROUP"):
             self.make_groups()  # the server lost its data
@@ -283,8 +298,14 @@ class StreamConsumer:
 
     def _entries(self, answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
         entries = [
-            Entry(stream.decode(), id.decode(), _pairs(fields), is_taken_over)
-            for stream, id, fields in answer
+            Entry(
+                stream.decode(),
+                id.decode(),
+                _pairs(fields),
+                Begun.of(begun[0]) if begun and begun[0] else None,
+                is_taken_over,
+            )
+            for stream, id, fields, *begun in answer
         ]
         self._held.update(entry.tag for entry in entries)
         return entries

@@ -5,26 +5,43 @@ any two of them and leave the call in a state that the next one understands. `do
 states.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.keys import Keys
 
-__all__ = ["INBOX_EXPIRY", "Begun", "Delivery", "Ended", "Ledger", "cancel_message"]
+__all__ = [
+    "BEGIN_FUNCTION",
+    "BEGUN_PROPERTY",
+    "INBOX_EXPIRY",
+    "Begun",
+    "Delivery",
+    "Ended",
+    "Ledger",
+    "cancel_message",
+]
 
+BEGUN_PROPERTY = "ditto_begun"  # of a message: the verdict, attempt and reason with which its call was begun
 INBOX_EXPIRY = 600  # seconds that results stay in the inbox of a process that reads no more
 
-# KEYS: result, call. ARGV: expiry of the call's hash.
-_BEGIN = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return {'done'} end
-local reason = redis.call('HGET', KEYS[2], 'cancelled')
-local attempt = redis.call('HINCRBY', KEYS[2], 'attempts', 1)
-redis.call('EXPIRE', KEYS[2], ARGV[1])
-if reason then return {'cancelled', attempt, reason} end
-return {'run', attempt}
+# Begins a call: the key of its result, that of its hash, and the hash's expiry. Fetching begins calls as
+# well.
+BEGIN_FUNCTION = """
+local function begin(result, call, expires)
+  if redis.call('EXISTS', result) == 1 then return {'done'} end
+  local reason = redis.call('HGET', call, 'cancelled')
+  local attempt = redis.call('HINCRBY', call, 'attempts', 1)
+  redis.call('EXPIRE', call, expires)
+  if reason then return {'cancelled', attempt, reason} end
+  return {'run', attempt}
+end
 """
+
+# KEYS: result, call. ARGV: expiry of the call's hash.
+_BEGIN = BEGIN_FUNCTION + "return begin(KEYS[1], KEYS[2], ARGV[1])"
 
 # KEYS: result, call, waiters, stream. ARGV: the result, its expiry, the sender's inbox or "", the inboxes'
 # expiry, the attempt that gave the result or "", group, entry or "".
@@ -82,6 +99,14 @@ class Begun:
     attempt: int = 0
     reason: str = ""
 
+    @classmethod
+    def of(cls, answer: Sequence[Any]) -> "Begun":
+        """Read what `BEGIN_FUNCTION` returned."""
+        if len(answer) == 1:
+            return cls("done")
+        reason = answer[2].decode() if len(answer) > 2 else ""
+        return cls("cancelled" if reason else "run", int(answer[1]), reason)
+
 
 Ended = Literal["stored", "known", "overtaken"]
 """What came of storing a result: it is the call's; the call had one; a later attempt has begun."""
@@ -117,11 +142,7 @@ class Ledger:
     def begin(self, execution_id: str) -> Begun:
         """Count an attempt to run the call, unless it has its result."""
         keys = [self._keys.result(execution_id), self._keys.call(execution_id)]
-        _, *rest = self._begin(keys=keys, args=[self._expires])
-        if not rest:
-            return Begun("done")
-        reason = rest[1].decode() if len(rest) > 1 else ""
-        return Begun("cancelled" if reason else "run", int(rest[0]), reason)
+        return Begun.of(self._begin(keys=keys, args=[self._expires]))
 
     def end(
         self,

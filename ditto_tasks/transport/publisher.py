@@ -124,4 +124,4 @@ class StreamPublisher:
                 "delivery_tag": "",
             },
         }
-        return {"m": encode_json(rest), "b": encode_json([[call.input], {}, _EMBED])}
+        return {"i": call.execution_id, "m": encode_json(rest), "b": encode_json([[call.input], {}, _EMBED])}

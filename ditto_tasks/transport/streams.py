@@ -25,6 +25,7 @@ from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, connect
 from ditto_tasks.transport.consumer import Entry, StreamConsumer
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
+from ditto_tasks.transport.ledger import BEGUN_PROPERTY
 
 __all__ = [
     "SCHEME",
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 SCHEME = "ditto"  # the name under which kombu knows this transport
 
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
-_OPTIONS = ("ditto_url", "ditto_prefix", "ditto_lease")
+_OPTIONS = ("ditto_url", "ditto_prefix", "ditto_lease", "ditto_begins")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
 _WAITED = 0.001  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
 
@@ -52,9 +53,9 @@ def register_transport() -> None:
 
 
 def message_fields(message: dict[str, Any]) -> dict[str, Any]:
-    """Turn a message of kombu's into the fields of a stream entry: the body apart from the rest."""
+    """Turn a message of kombu's into the fields of an entry: the id first, the body apart from the rest."""
     rest = {name: value for name, value in message.items() if name != "body"}
-    return {"m": encode_json(rest), "b": message["body"]}
+    return {"i": str(message["headers"].get("id", "")), "m": encode_json(rest), "b": message["body"]}
 
 
 def delayed_member(stream: str, id: str, fields: dict[str, Any]) -> bytes:
@@ -115,6 +116,7 @@ class StreamChannel(kombu_redis.Channel):
     ditto_url = ""
     ditto_prefix = "ditto"
     ditto_lease = 10.0
+    ditto_begins: int | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -128,7 +130,7 @@ class StreamChannel(kombu_redis.Channel):
     @property
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
-        return _consumer_of_process(self.ditto_url, self.ditto_prefix, self.ditto_lease)
+        return _consumer_of_process(self.ditto_url, self.ditto_prefix, self.ditto_lease, self.ditto_begins)
 
     def connection_wake(self) -> None:
         """Make the event loop look for free slots; from any thread, also after the channel was closed."""
@@ -350,12 +352,12 @@ _consumers: dict[tuple[str, str], tuple[int, StreamConsumer]] = {}
 _consumers_lock = threading.Lock()
 
 
-def _consumer_of_process(url: str, prefix: str, lease: float) -> StreamConsumer:
+def _consumer_of_process(url: str, prefix: str, lease: float, begins: int | None) -> StreamConsumer:
     """Return this process's consumer at a broker; a fork makes another."""
     with _consumers_lock:
         pid, consumer = _consumers.get((url, prefix), (0, None))
         if consumer is None or pid != os.getpid():
-            consumer = StreamConsumer(connect(url), Keys(prefix), lease)
+            consumer = StreamConsumer(connect(url), Keys(prefix), lease, begins)
             _consumers[url, prefix] = (os.getpid(), consumer)
         return consumer
 
@@ -368,6 +370,8 @@ def _message(entry: Entry) -> dict[str, Any]:
     properties = message["properties"]
     properties["delivery_tag"] = entry.tag
     properties["delivery_info"]["redelivered"] = entry.is_taken_over
+    if entry.begun is not None:
+        properties[BEGUN_PROPERTY] = (entry.begun.verdict, entry.begun.attempt, entry.begun.reason)
     return message
 
 

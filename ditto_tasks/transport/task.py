@@ -16,7 +16,7 @@ from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.transport.connection import REDIS_ERRORS
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.executions import Executions
-from ditto_tasks.transport.ledger import Begun, Ledger
+from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Begun, Ledger
 
 __all__ = ["DEADLINE_HEADER", "NodeTask", "TaskServices"]
 
@@ -83,8 +83,11 @@ class NodeTask(Task):
         self._services.ledger.cancel(execution_id, reason)
 
     def _begin(self, execution_id: str) -> Begun:
+        begun_with_fetch = (self.request.properties or {}).get(BEGUN_PROPERTY)
         try:
-            begun = self._services.ledger.begin(execution_id)
+            begun = (
+                Begun(*begun_with_fetch) if begun_with_fetch else self._services.ledger.begin(execution_id)
+            )
         except REDIS_ERRORS as error:
             logger.warning("%s %s cannot begin: %s", execution_id, self.name, type(error).__name__)
             raise Reject(requeue=True) from None
