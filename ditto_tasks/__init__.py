@@ -1,6 +1,6 @@
 """ditto-tasks: agent nodes as Celery tasks.
 
-An app calls a node, the call becomes a task on the queue of that capability, the caller gets one `NodeResult`.
+An app calls a node, the call becomes a task on the queue of that capability, and one `NodeResult` comes back.
 Importing this package reads no file and no environment, connects to nothing, and loads no driver.
 """
 

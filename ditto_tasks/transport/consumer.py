@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
-from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name
 from ditto_tasks.transport.ledger import BEGIN_FUNCTION, Begun
 
 __all__ = ["Entry", "StreamConsumer"]
@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 
 _TICK = 1.5  # seconds between two looks for dead processes and due messages
 _TAKEN_OVER_AT_ONCE = 64  # calls a look takes over at most, slots permitting
-_DUE_AT_ONCE = 200  # delayed messages a look moves at most
+_MOVED_AT_ONCE = 200  # messages a look moves at most: those that became due, those of plain Celery clients
+_LIST_SEPARATOR = "\x06\x16"  # of kombu: between a queue's name and a priority in the key of a list
+_LIST_SUFFIXES = ("", *(f"{_LIST_SEPARATOR}{priority}" for priority in (3, 6, 9)))
 _STRAYS_INTERVAL = 30.0  # seconds between two looks for messages whose delivery was lost
 _STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that never arrived counts as that
 _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
@@ -58,9 +60,10 @@ return taken
 """
 )
 
-# KEYS: leases, delayed, consumers. ARGV: consumer, lease in ms, how many due messages at most, our streams
-# as JSON. A delayed message is the stream's name, a NUL, its id, a NUL, and the fields as a JSON list. Who
-# lost its lease without noticing, being suspended, announces its streams again.
+# KEYS: leases, delayed, consumers, the lists of plain Celery clients. ARGV: consumer, lease in ms, how many
+# messages to move at most, our streams as JSON, what follows a queue's name in the keys of lists of other
+# priorities. A delayed message is the stream's name, a NUL, its id, a NUL, and the fields as a JSON list.
+# Who lost its lease without noticing, being suspended, announces its streams again.
 _TICK_SCRIPT = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -73,6 +76,15 @@ for _, due in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 
   local fields = cjson.decode(string.sub(due, id_stop + 1))
   redis.call('XADD', string.sub(due, 1, stop - 1), '*', unpack(fields))
   redis.call('ZREM', KEYS[2], due)
+end
+if #KEYS == 3 then return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now) end
+local pop = {'LMPOP', #KEYS - 3, unpack(KEYS, 4)}
+for _, word in ipairs({'RIGHT', 'COUNT', ARGV[3]}) do pop[#pop + 1] = word end
+local popped = redis.call(unpack(pop))
+if popped then
+  local stop = string.find(popped[1], ARGV[5], 1, true)
+  local stream = stop and string.sub(popped[1], 1, stop - 1) .. ':low' or popped[1] .. ':normal'
+  for _, message in ipairs(popped[2]) do redis.call('XADD', stream, '*', 'r', message) end
 end
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 """
@@ -163,6 +175,8 @@ class StreamConsumer:
         self._lease = lease
         self._begin_arguments = [] if begins is None else [keys.result(""), keys.call(""), begins]
         self._streams: list[str] = []
+        self._lists: list[str] = []
+        self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
         self._unsettled: list[str] = []
         self._overdue: list[str] = []
@@ -174,9 +188,10 @@ class StreamConsumer:
         self._release = client.register_script(_RELEASE)
         self.on_overdue: Callable[[], None] = lambda: None
 
-    def read(self, streams: Sequence[str]) -> None:
-        """Read these streams from now on: make their groups, announce them, and hold a lease."""
-        self._streams = list(streams)
+    def read(self, queues: Sequence[str]) -> None:
+        """Read these queues from now on: make their streams' groups, announce them, and hold a lease."""
+        self._streams = [stream_name(queue, priority) for priority in PRIORITIES for queue in queues]
+        self._lists = [f"{queue}{suffix}" for queue in queues for suffix in _LIST_SUFFIXES]
         self.make_groups()
         self._client.hset(self._keys.consumers, self.name, encode_json(self._streams))
         self._renew()  # announced before the lease, so that whoever finds it ended knows where to look
@@ -198,17 +213,14 @@ class StreamConsumer:
 
         What was settled since the last time is removed in the same round trip.
         """
-        pipeline = self._client.pipeline(transaction=False)
-        self._remove_settled(pipeline)
         arguments = [self.group, self.name, count, *self._begin_arguments]
-        self._fetch(keys=self._streams, args=arguments, client=pipeline)
-        answer = pipeline.execute(raise_on_error=False)[-1]
-        if isinstance(answer, ResponseError) and str(answer).startswith("NOGROUP"):
+        try:
+            return self._entries(self._after_settled(self._fetch, self._streams, arguments))
+        except ResponseError as error:
+            if not str(error).startswith("NOGROUP"):
+                raise
             self.make_groups()  # the server lost its data
             return []
-        if isinstance(answer, Exception):
-            raise answer
-        return self._entries(answer)
 
     def read_command(self, block: float) -> list[Any]:
         """Give the command that waits up to `block` seconds for one message of any stream."""
@@ -330,14 +342,26 @@ class StreamConsumer:
                 logger.warning("the lease could not be renewed: %s", type(error).__name__)
 
     def _renew(self) -> None:
+        self._looks_at_lists = not self._looks_at_lists
+        keys = [self._keys.leases, self._keys.delayed, self._keys.consumers]
+        keys += self._lists if self._looks_at_lists else ()
+        lease = int(self._lease * 1000)
+        arguments = [self.name, lease, _MOVED_AT_ONCE, encode_json(self._streams), _LIST_SEPARATOR]
+        self._overdue = [name.decode() for name in self._after_settled(self._tick, keys, arguments)]
+
+    def _after_settled(self, script: Any, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script; what was settled since the last time is removed in the same round trip."""
+        if not self._unsettled:
+            return script(keys=keys, args=arguments)
         pipeline = self._client.pipeline(transaction=False)
         self._remove_settled(pipeline)
-        self._tick(
-            keys=[self._keys.leases, self._keys.delayed, self._keys.consumers],
-            args=[self.name, int(self._lease * 1000), _DUE_AT_ONCE, encode_json(self._streams)],
-            client=pipeline,
-        )
-        self._overdue = [name.decode() for name in pipeline.execute()[-1]]
+        pipeline.evalsha(script.sha, len(keys), *keys, *arguments)
+        answer = pipeline.execute(raise_on_error=False)[-1]
+        if isinstance(answer, NoScriptError):
+            return script(keys=keys, args=arguments)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
 
 def _pairs(fields: Any) -> dict[str, bytes]:

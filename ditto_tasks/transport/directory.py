@@ -15,8 +15,8 @@ __all__ = ["HEARTBEAT", "Announcement", "Announcer", "Directory"]
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT = 2.0  # seconds between two announcements of a worker
-_EXPIRY = 10  # seconds until a silent worker counts as dead; several heartbeats
+HEARTBEAT = 4.0  # seconds between two announcements of a worker
+_EXPIRY = 13  # seconds until a silent worker counts as dead; several heartbeats
 _CACHED = 1.0  # seconds a caller trusts what it has read
 
 
@@ -58,7 +58,7 @@ class Announcer:
     def _beat(self) -> None:
         while True:
             try:
-                pipeline = self._client.pipeline()
+                pipeline = self._client.pipeline(transaction=False)
                 pipeline.set(self._keys.worker(self._name), self._body, ex=_EXPIRY)
                 pipeline.sadd(self._keys.workers, self._name).execute()
             except REDIS_ERRORS as error:

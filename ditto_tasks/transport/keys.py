@@ -10,8 +10,11 @@ PRIORITIES = ("high", "normal", "low")  # in the order in which workers look for
 
 
 def stream_name(queue: str, priority: str = "normal") -> str:
-    """Name the stream that holds a queue's calls of one priority; the normal one has the queue's own name."""
-    return queue if priority == "normal" else f"{queue}:{priority}"
+    """Name the stream that holds a queue's calls of one priority.
+
+    The queue's own name is left to kombu's lists, into which plain Celery clients write.
+    """
+    return f"{queue}:{priority}"
 
 
 def streams_of(queue: str) -> list[str]:

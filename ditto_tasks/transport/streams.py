@@ -149,14 +149,11 @@ class StreamChannel(kombu_redis.Channel):
     def _read_queues(self) -> None:
         self._are_queues_known = True
         direct = [queue for queue in self._active_queues if self._is_stream(queue)]
-        by_queue = [streams_of(queue) for queue in direct]
-        self._queue_of = {
-            stream: queue for queue, names in zip(direct, by_queue, strict=True) for stream in names
-        }
+        self._queue_of = {stream: queue for queue in direct for stream in streams_of(queue)}
         if not direct:
             return
         consumer = self.consumer
-        consumer.read([stream for same_priority in zip(*by_queue, strict=True) for stream in same_priority])
+        consumer.read(direct)
         consumer.release_strays()
         consumer.on_overdue = self._interrupt_read
 
@@ -254,7 +251,7 @@ class StreamChannel(kombu_redis.Channel):
         if not self._is_stream(queue):
             found: dict[str, Any] = super()._get(queue)
             return found
-        self.consumer.read(streams_of(queue))
+        self.consumer.read([queue])
         for entry in self.consumer.fetch(1):
             return _message(entry)
         raise Empty
@@ -364,9 +361,12 @@ def _consumer_of_process(url: str, prefix: str, lease: float, begins: int | None
 
 def _message(entry: Entry) -> dict[str, Any]:
     """Put a message together as kombu wants it; its delivery tag says where it lies."""
-    message: dict[str, Any] = decode_json(entry.fields["m"])
-    body = entry.fields["b"]
-    message["body"] = body if message.get("content-encoding") == "binary" else body.decode()
+    if "r" in entry.fields:  # as a plain Celery client wrote it
+        message: dict[str, Any] = decode_json(entry.fields["r"])
+    else:
+        message = decode_json(entry.fields["m"])
+        body = entry.fields["b"]
+        message["body"] = body if message.get("content-encoding") == "binary" else body.decode()
     properties = message["properties"]
     properties["delivery_tag"] = entry.tag
     properties["delivery_info"]["redelivered"] = entry.is_taken_over

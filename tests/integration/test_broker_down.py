@@ -72,10 +72,6 @@ def test_an_idle_worker_goes_on_after_a_restart(own_server: RedisServer, worker_
     assert [result.unwrap() for result in results] == list(range(50))
 
 
-@pytest.mark.xfail(
-    reason="kombu's Redis channel cannot give unacknowledged messages back to a server that is away, "
-    "and its AttributeError ends the worker"
-)
 def test_a_call_that_runs_while_the_broker_restarts_has_its_result(
     own_server: RedisServer, worker_process: StartWorker
 ) -> None:
