@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ditto_tasks.contracts.call import Call
-from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, NodeError
+from ditto_tasks.contracts.errors import (
+    DeadlineExceeded,
+    DittoError,
+    InvocationCancelled,
+    InvocationTimeout,
+    NodeError,
+)
 from ditto_tasks.contracts.node import NodeResult
 
 __all__ = ["NODE_CODES", "ErrorCodes", "InvalidOutput", "execute", "new_execution_id"]
@@ -78,6 +84,10 @@ def _outcome(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -
         return _failure(node, call, codes.timeout, "The call's time was used up", "timeout")
     except NodeError as error:
         return _failure(node, call, error.code, error.message)
+    except InvocationTimeout as error:
+        return _failure(node, call, codes.timeout, str(error), "timeout")
+    except DittoError as error:  # of a nested call that never ran
+        return _failure(node, call, error.code, str(error))
     except InvalidOutput as error:
         logger.error("%s %s: invalid output: %s", call.execution_id, node, error)
         return _failure(node, call, codes.invalid_output, codes.invalid_output_message)

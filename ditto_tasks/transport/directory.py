@@ -11,12 +11,12 @@ from ditto_tasks.local import WorkerInfo
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
 
-__all__ = ["HEARTBEAT", "Announcement", "Announcer", "Directory"]
+__all__ = ["EXPIRY", "HEARTBEAT", "Announcement", "Announcer", "Directory"]
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT = 4.0  # seconds between two announcements of a worker
-_EXPIRY = 13  # seconds until a silent worker counts as dead; several heartbeats
+EXPIRY = 13  # seconds until a silent worker counts as dead; several heartbeats
 _CACHED = 1.0  # seconds a caller trusts what it has read
 
 
@@ -59,7 +59,7 @@ class Announcer:
         while True:
             try:
                 pipeline = self._client.pipeline(transaction=False)
-                pipeline.set(self._keys.worker(self._name), self._body, ex=_EXPIRY)
+                pipeline.set(self._keys.worker(self._name), self._body, ex=EXPIRY)
                 pipeline.sadd(self._keys.workers, self._name).execute()
             except REDIS_ERRORS as error:
                 logger.warning("%s could not announce itself: %s", self._name, type(error).__name__)

@@ -5,9 +5,8 @@ import time
 import pytest
 
 from ditto_tasks import NoWorkerAvailable
+from ditto_tasks.transport.directory import EXPIRY
 from tests.conftest import StartWorker, announced, connected, wait_until
-
-EXPIRY = 10.0  # seconds until a silent worker counts as dead
 
 
 def test_a_call_that_nobody_serves_fails_at_once(broker_url: str) -> None:
