@@ -17,6 +17,7 @@ from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.task import NodeTask, TaskServices
 from ditto_tasks.worker import Worker
 from workers import lifecycle
+from workers.health import health_worker
 from workers.memory import memory_worker
 from workers.resources import ProcessResources
 
@@ -28,7 +29,7 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
 
     Its tasks are the exposed nodes of the workers, its queues theirs, its pool and concurrency those of the
     workers or, where they say nothing, of ditto.yaml. Stores given by URL are opened in each process that
-    runs calls, and closed with it.
+    runs calls, and closed with it. Beside them stands a canary a capability, for `ditto-tasks health`.
 
     Raises:
         InvalidDefinition: no worker, or a node that two of them expose.
@@ -37,7 +38,8 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
     nodes = _nodes(workers)
     app = create_app(config, name=name)
     keys = Keys(config.transport.prefix)
-    resources = ProcessResources(app, config, workers)
+    health = health_worker(app, nodes)
+    resources = ProcessResources(app, config, [*workers, health])
     redis = connect(redis_url(config))
     services = TaskServices(
         run=resources.run,
@@ -47,12 +49,12 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
         max_body_bytes=config.transport.max_body_bytes,
         max_deliveries=config.transport.max_deliveries,
     )
-    repeatable = {node for worker in workers for node in worker.repeatable}
-    for node in nodes:
+    repeatable = {node for worker in (*workers, health) for node in worker.repeatable}
+    for node in (*nodes, *health.capabilities):
         app.register_task(NodeTask(node, services, is_repeatable=node in repeatable))
     sections = [_section(config, worker) for worker in workers]
     app.conf.update(
-        task_queues=queues_of(config, nodes),
+        task_queues=queues_of(config, [*nodes, *health.capabilities]),
         worker_concurrency=max(concurrency for concurrency, _ in sections),
         worker_pool=sections[0][1],
     )

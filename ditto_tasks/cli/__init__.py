@@ -1,7 +1,9 @@
 """The console command `ditto-tasks`; each module holds the commands of one noun."""
 
+from ditto_tasks.cli.dead import dead
 from ditto_tasks.cli.demo import demo
 from ditto_tasks.cli.errors import Commands
+from ditto_tasks.cli.health import health
 from ditto_tasks.cli.invoke import cancel, invoke, result
 from ditto_tasks.cli.memory import ingest, search
 from ditto_tasks.cli.settings import config
@@ -21,5 +23,5 @@ main = Commands(
         "Begin with `ditto-tasks up` in one terminal and `ditto-tasks ingest docs` in another."
     ),
 )
-for command in (up, worker, invoke, result, cancel, status, ingest, search, demo, config):
+for command in (up, worker, invoke, result, cancel, status, health, dead, ingest, search, demo, config):
     main.add_command(command)

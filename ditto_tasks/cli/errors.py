@@ -18,15 +18,28 @@ from ditto_tasks.contracts.errors import (
 )
 from ditto_tasks.embedded.errors import CannotStart, ProcessDied
 
-__all__ = ["FAILED", "NEVER_RAN", "WRONG_USE", "Commands"]
+__all__ = ["FAILED", "NEVER_RAN", "WRONG_USE", "Commands", "NoDeadCall", "Unhealthy"]
 
 FAILED = 1  # a call ended without success, or a process died
 WRONG_USE = 2  # as click has it for wrong options
 NEVER_RAN = 3  # the call never ran, or its outcome is not known
 
+
+class NoDeadCall(DittoError):
+    """No dead letter has this execution id."""
+
+    code = "NO_DEAD_CALL"
+
+
+class Unhealthy(DittoError):
+    """A capability did not answer its canary."""
+
+    code = "UNHEALTHY"
+
+
 _STATUSES: tuple[tuple[type[DittoError] | tuple[type[DittoError], ...], int], ...] = (
     ((NodeFailed, ProcessDied), FAILED),
-    ((ConfigError, InvalidDefinition, InvalidPayload, PayloadTooLarge, CannotStart), WRONG_USE),
+    ((ConfigError, InvalidDefinition, InvalidPayload, PayloadTooLarge, CannotStart, NoDeadCall), WRONG_USE),
     (DittoError, NEVER_RAN),
 )
 

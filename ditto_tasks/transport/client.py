@@ -15,6 +15,7 @@ from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
 from ditto_tasks.transport.app import create_app, node_queue, redis_url, uses_streams
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, broker_errors, connect
+from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.directory import Directory
 from ditto_tasks.transport.inbox import BLOCK_TIME, Inbox
 from ditto_tasks.transport.keys import Keys
@@ -45,6 +46,11 @@ class CeleryTransport:
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
         self._inbox_pid = 0
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """The calls that were given up."""
+        return DeadLetters(self._redis, self._keys)
 
     def submit(self, calls: Sequence[OutgoingCall]) -> list[Future[NodeResult]]:
         self._admit(calls)
