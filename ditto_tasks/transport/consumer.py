@@ -33,6 +33,7 @@ _LIST_SUFFIXES = ("", *(f"{_LIST_SEPARATOR}{priority}" for priority in (3, 6, 9)
 _STRAYS_INTERVAL = 30.0  # seconds between two looks for messages whose delivery was lost
 _STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that never arrived counts as that
 _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
+_COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
 # KEYS: streams in order of urgency. ARGV: group, consumer, how many at most; and, where results are kept
@@ -124,20 +125,63 @@ redis.call('HDEL', KEYS[2], ARGV[2])
 return taken
 """
 
+# Notes that a consumer holds something in a stream, so that whoever takes it over looks there.
+_NOTE_FUNCTION = """
+local function note(consumers, name, stream)
+  local known = redis.call('HGET', consumers, name)
+  local streams = known and cjson.decode(known) or {}
+  for _, noted in ipairs(streams) do if noted == stream then return end end
+  streams[#streams + 1] = stream
+  redis.call('HSET', consumers, name, cjson.encode(streams))
+end
+"""
+
 # KEYS: leases, consumers, stream. ARGV: group, us, the released's name, entry.
 # Given back only while it is ours; its count of deliveries is left as it was before this one.
-_RELEASE = """
+_RELEASE = (
+    _NOTE_FUNCTION
+    + """
 local held = redis.call('XPENDING', KEYS[3], ARGV[1], ARGV[4], ARGV[4], 1)[1]
 if not held or held[2] ~= ARGV[2] then return 0 end
 redis.call('XCLAIM', KEYS[3], ARGV[1], ARGV[3], 0, ARGV[4], 'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
 redis.call('ZADD', KEYS[1], 0, ARGV[3])
-local known = redis.call('HGET', KEYS[2], ARGV[3])
-local streams = known and cjson.decode(known) or {}
-for _, stream in ipairs(streams) do if stream == KEYS[3] then return 1 end end
-streams[#streams + 1] = KEYS[3]
-redis.call('HSET', KEYS[2], ARGV[3], cjson.encode(streams))
+note(KEYS[2], ARGV[3], KEYS[3])
 return 1
 """
+)
+
+# KEYS: the stream of each entry. ARGV: group, us, the entries.
+# An entry that another process has taken over is that one's to settle: it would be lost with it otherwise.
+_SETTLE = """
+for index, stream in ipairs(KEYS) do
+  local entry = ARGV[index + 2]
+  local held = redis.pcall('XPENDING', stream, ARGV[1], entry, entry, 1)[1]
+  if held and held[2] == ARGV[2] then
+    redis.call('XACK', stream, ARGV[1], entry)
+    redis.call('XDEL', stream, entry)
+  end
+end
+"""
+
+# KEYS: leases, consumers, the streams that we read. ARGV: group, lease in ms.
+# Who holds a message and has no lease, since a read of its was answered after it was forgotten, and who died
+# before it had one: they get one that nobody but themselves renews.
+_COUNT_ALL = (
+    _NOTE_FUNCTION
+    + """
+local time = redis.call('TIME')
+local ends = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
+for index = 3, #KEYS do
+  for _, held in ipairs(redis.pcall('XPENDING', KEYS[index], ARGV[1])[4] or {}) do
+    if not redis.call('ZSCORE', KEYS[1], held[1]) then
+      redis.call('ZADD', KEYS[1], ends, held[1])
+      note(KEYS[2], held[1], KEYS[index])
+    end
+  end
+end
+for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do redis.call('ZADD', KEYS[1], 'NX', ends, name) end
+"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +230,7 @@ class StreamConsumer:
         self._tick = client.register_script(_TICK_SCRIPT)
         self._take_over = client.register_script(_TAKE_OVER)
         self._release = client.register_script(_RELEASE)
+        self._count_all = client.register_script(_COUNT_ALL)
         self.on_overdue: Callable[[], None] = lambda: None
 
     def read(self, queues: Sequence[str]) -> None:
@@ -295,6 +340,11 @@ class StreamConsumer:
                     self._held.add(tag)
                     self.release(tag)
 
+    def count_all(self) -> None:
+        """Give a lease to each process that holds messages of our streams without one, so that it can end."""
+        keys = [self._keys.leases, self._keys.consumers, *self._streams]
+        self._count_all(keys=keys, args=[self.group, int(self._lease * 1000)])
+
     def stop(self) -> None:
         """End the lease; what is still held is given back."""
         self._stopping.set()
@@ -323,19 +373,25 @@ class StreamConsumer:
         return entries
 
     def _remove_settled(self, pipeline: RedisClient) -> None:
+        settled: list[tuple[str, str]] = []
         while self._unsettled:
             entry, stream = self._unsettled.pop().split(" ", 1)
-            pipeline.xack(stream, self.group, entry)
-            pipeline.xdel(stream, entry)
+            settled.append((entry, stream))
+        if settled:
+            entries, streams = zip(*settled, strict=True)
+            pipeline.eval(_SETTLE, len(streams), *streams, self.group, self.name, *entries)
 
     def _keep_lease(self) -> None:
-        strays_looked_for = time.monotonic()
+        strays_looked_for = counted = time.monotonic()
         while not self._stopping.wait(min(_TICK, self._lease / 3)):
             try:
                 self._renew()
                 if time.monotonic() - strays_looked_for > _STRAYS_INTERVAL:
                     self.release_strays(idle=_STRAY_AFTER)
                     strays_looked_for = time.monotonic()
+                if time.monotonic() - counted > _COUNTED_EVERY * self._lease:
+                    self.count_all()
+                    counted = time.monotonic()
                 if self._overdue:
                     self.on_overdue()
             except REDIS_ERRORS as error:
