@@ -231,7 +231,8 @@ class StreamConsumer:
         self._take_over = client.register_script(_TAKE_OVER)
         self._release = client.register_script(_RELEASE)
         self._count_all = client.register_script(_COUNT_ALL)
-        self.on_overdue: Callable[[], None] = lambda: None
+        self.on_overdue: Callable[[], None] = _do_nothing
+        self.on_freed: Callable[[], None] = _do_nothing
 
     def read(self, queues: Sequence[str]) -> None:
         """Read these queues from now on: make their streams' groups, announce them, and hold a lease."""
@@ -302,6 +303,16 @@ class StreamConsumer:
     def has_overdue(self) -> bool:
         """Whether the last look found processes whose lease has run out."""
         return bool(self._overdue)
+
+    @property
+    def held(self) -> int:
+        """How many messages this process has fetched and not settled."""
+        return len(self._held)
+
+    def freed(self) -> None:
+        """Tell whoever waits for it, once, that a message was settled or given back."""
+        on_freed, self.on_freed = self.on_freed, _do_nothing
+        on_freed()
 
     def settled(self, tag: str) -> bool:
         """Note that an entry is gone from its stream; False when this process did not hold it."""
@@ -418,6 +429,9 @@ class StreamConsumer:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+def _do_nothing() -> None: ...
 
 
 def _pairs(fields: Any) -> dict[str, bytes]:

@@ -18,6 +18,7 @@ from queue import Empty
 from typing import Any
 
 from celery.utils.time import maybe_iso8601
+from celery.worker.state import active_requests
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 
@@ -67,16 +68,20 @@ def delayed_member(stream: str, id: str, fields: dict[str, Any]) -> bytes:
 class StreamQoS(virtual.QoS):
     """Knows which messages a channel holds, settles them in Redis, and wakes it when a slot is free."""
 
-    def __init__(self, channel: "StreamChannel", prefetch_count: int = 0) -> None:
-        super().__init__(channel, prefetch_count)
-        self._is_starved = False
-
     def can_consume(self) -> bool:
         """Tell whether a slot is free; when none is, the next one that gets free wakes the channel."""
-        if super().can_consume():
+        if self._has_room():
             return True
-        self._is_starved = True
-        return bool(super().can_consume())
+        self.channel.consumer.on_freed = self.channel.connection_wake
+        return self._has_room()
+
+    def can_consume_max_estimate(self) -> int:
+        """Count the free slots: what runs since before a lost connection holds one, too."""
+        held: int = self.channel.consumer.held
+        return max(int(self.prefetch_count) - held, 0)
+
+    def _has_room(self) -> bool:
+        return not self.prefetch_count or bool(self.channel.consumer.held < self.prefetch_count)
 
     def ack(self, delivery_tag: str) -> None:
         self.channel.consumer.settle(delivery_tag)
@@ -90,10 +95,12 @@ class StreamQoS(virtual.QoS):
         self._free(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
-        """Give back what was fetched and not settled."""
+        """Give back what was fetched and not begun; what runs goes on, whether or not the connection does."""
         self._flush()
+        running = {request.message.delivery_tag for request in tuple(active_requests)}
         for delivery_tag in list(self._delivered):
-            self.channel.consumer.release(delivery_tag)
+            if delivery_tag not in running:
+                self.channel.consumer.release(delivery_tag)
         self._delivered.clear()
         return []
 
@@ -102,9 +109,7 @@ class StreamQoS(virtual.QoS):
 
     def _free(self, delivery_tag: str) -> None:
         super().ack(delivery_tag)
-        if self._is_starved:
-            self._is_starved = False
-            self.channel.connection_wake()
+        self.channel.consumer.freed()
 
 
 class StreamChannel(kombu_redis.Channel):
