@@ -7,6 +7,7 @@ all running calls are read again, so that no cancel is missed.
 import logging
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _LISTEN_TIME = 1.0  # seconds a read of the channel lasts; so long may a stop take
 _RECONNECT_PAUSE = 0.2  # seconds between attempts to reach the server
+_REMEMBERED = 1000  # cancels; one may be heard between the fetch of its call and the start
 
 
 class Executions:
@@ -35,6 +37,7 @@ class Executions:
         self._connect = connect
         self._keys = keys
         self._running: dict[str, Cancellation] = {}
+        self._heard: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()
         self._listener_pid = 0
 
@@ -44,7 +47,10 @@ class Executions:
         cancellation = Cancellation()
         with self._lock:
             self._running[execution_id] = cancellation
+            reason = self._heard.pop(execution_id, None)
             self._listen_in_this_process()
+        if reason is not None:
+            cancellation.cancel(reason)
         try:
             yield cancellation
         finally:
@@ -52,9 +58,13 @@ class Executions:
                 self._running.pop(execution_id, None)
 
     def cancel(self, execution_id: str, reason: str) -> bool:
-        """Set the token of a call if it runs here; tell whether it does."""
+        """Set the token of a call if it runs here, or once it does; tell whether it does."""
         with self._lock:
             cancellation = self._running.get(execution_id)
+            if cancellation is None:
+                self._heard[execution_id] = reason
+                if len(self._heard) > _REMEMBERED:
+                    self._heard.popitem(last=False)
         if cancellation is None:
             return False
         cancellation.cancel(reason)
