@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from celery import Celery
 
@@ -36,7 +37,9 @@ class ProcessResources:
         with self._lock:
             if self._runtime is None or self._pid != os.getpid():
                 transport = CeleryTransport(self._config, self._app)
-                self._runtime = Runtime(self._config, workers=self._workers, transport=transport)
+                # The pool's slots bound the calls; a nested call has its caller's and waits for no other.
+                workers = [replace(worker, concurrency=None) for worker in self._workers]
+                self._runtime = Runtime(self._config, workers=workers, transport=transport)
                 self._pid = os.getpid()
             return self._runtime
 
