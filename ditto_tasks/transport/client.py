@@ -115,6 +115,7 @@ class CeleryTransport:
             inbox, self._inbox = self._inbox, None
         if inbox is not None:
             inbox.close()
+        self._publisher.close()
         self._redis.close()
         self._app.close()
 

@@ -33,6 +33,10 @@ class Publisher(Protocol):
         """Send each call to its queue; raises what the client library raises."""
         ...
 
+    def close(self) -> None:
+        """Let go of connections that are its own."""
+        ...
+
 
 class CeleryPublisher:
     """Sends calls through the app, with whatever broker it has."""
@@ -56,6 +60,9 @@ class CeleryPublisher:
                     retry=False,  # redis-py replaces idle connections that were closed; more takes too long
                 )
 
+    def close(self) -> None:
+        """Do nothing: the connections are the app's."""
+
 
 class StreamPublisher:
     """Writes calls into the streams of `StreamTransport`, in one round trip however many they are."""
@@ -74,6 +81,9 @@ class StreamPublisher:
             self._client.xadd(stream_name(queue, call.priority), self._fields(queue, call, reply_to))
         else:
             self._publish_many(calls, reply_to)
+
+    def close(self) -> None:
+        self._client.close()
 
     def _publish_many(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
         for start in range(0, len(calls), _IN_ONE_GO):

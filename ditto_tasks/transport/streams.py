@@ -305,9 +305,7 @@ class StreamTransport(kombu_redis.Transport):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._woken, self._waker = socket.socketpair()
-        for end in (self._woken, self._waker):
-            end.setblocking(False)
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # a worker's only: others have no loop
 
     @property
     def supports_batch_publish(self) -> bool:
@@ -316,23 +314,27 @@ class StreamTransport(kombu_redis.Transport):
 
     def wake(self) -> None:
         """Let the event loop turn once more; from any thread."""
-        try:
-            self._waker.send(b"1")
-        except OSError:
-            logger.debug("the event loop is awake already, or closed")
+        if self._bell is not None:
+            try:
+                self._bell[1].send(b"1")
+            except OSError:
+                logger.debug("the event loop is awake already, or closed")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         super().register_with_event_loop(connection, loop)
-        loop.add_reader(self._woken.fileno(), self._on_woken)
+        self._bell = socket.socketpair()
+        for end in self._bell:
+            end.setblocking(False)
+        loop.add_reader(self._bell[0].fileno(), self._on_woken, self._bell[0])
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
-        self._woken.close()
-        self._waker.close()
+        for end in self._bell or ():
+            end.close()
 
-    def _on_woken(self) -> None:
+    def _on_woken(self, woken: socket.socket) -> None:
         try:
-            self._woken.recv(4096)
+            woken.recv(4096)
         except OSError:
             logger.debug("woken for nothing")
 
