@@ -16,7 +16,7 @@ from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.nodes.boundary import NODE_CODES, ErrorCodes, InvalidOutput, execute
 from ditto_tasks.queues import check_node_name
 
-__all__ = ["Handler", "Replica", "Worker", "WorkerContext"]
+__all__ = ["Handler", "Limits", "Replica", "Worker", "WorkerContext"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,30 @@ Handler = Callable[[Any, WorkerContext], Any]
 """Runs one node: takes its JSON input, returns its JSON output or a NodeResult of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for all calls of a worker's nodes together, over all processes that run it.
+
+    Attributes:
+        concurrency: calls at once; None: no limit.
+        per_key: calls at once with the same `concurrency_key`, a tenant's, say; None: no limit.
+        per_second: calls begun a second, in bursts of at most one second's; None: no limit.
+
+    Raises:
+        InvalidDefinition: a limit is not positive.
+    """
+
+    concurrency: int | None = None
+    per_key: int | None = None
+    per_second: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "per_key", "per_second"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not value > 0):
+                raise InvalidDefinition(f"the limit {name} is {value!r}: it must be positive, or None")
+
+
 @dataclass(frozen=True)
 class Worker:
     """A group of nodes that run together.
@@ -49,6 +73,7 @@ class Worker:
         expose: the nodes that callers may ask for; None: all of them.
         repeatable: the nodes that may safely be run again when the process that ran them died; a call of
             any other ends as OUTCOME_UNKNOWN then. For nodes of the catalogue, the catalogue decides.
+        limits: what holds for its calls over all workers; for our own capabilities, ditto.yaml says it, too.
         resources: called once a replica, in the process that runs it; handlers find its value in `resources`.
         dispose: given that value when the replica closes.
         codes: what the failures of its nodes are called.
@@ -63,6 +88,7 @@ class Worker:
     concurrency: int | None = None
     expose: Sequence[str] | None = None
     repeatable: Collection[str] = ()
+    limits: Limits = Limits()
     resources: Callable[[], Any] | None = None
     dispose: Callable[[Any], None] | None = None
     codes: ErrorCodes = NODE_CODES

@@ -4,14 +4,17 @@ A result is written once, under Celery's own key, so that any Celery client can 
 is pushed into the inboxes of the processes that wait for it, and its message is removed from the queue.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from celery.backends.redis import RedisBackend
 from celery.states import READY_STATES
 
-from ditto_tasks.transport.keys import INBOX_MARK, Keys
+from ditto_tasks.transport.keys import INBOX_MARK, Keys, queue_of
 from ditto_tasks.transport.ledger import Delivery, Ledger
+from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.streams import forget_delivery
+from ditto_tasks.transport.tags import split_tag
 
 __all__ = ["NodeResultBackend"]
 
@@ -23,6 +26,7 @@ class NodeResultBackend(RedisBackend):
         super().__init__(*args, **kwargs)
         self._group: str = self.app.conf.ditto_prefix
         self._settles: bool = self.app.conf.ditto_settles_with_result
+        self._limits: Mapping[str, Limit] = self.app.conf.ditto_limits
         self._ledger = Ledger(self.client, Keys(self._group), int(self.app.conf.result_expires))
 
     def on_task_call(self, producer: Any, task_id: str) -> dict[str, Any]:
@@ -53,21 +57,20 @@ class NodeResultBackend(RedisBackend):
             self.encode(meta),
             inbox=reply_to if INBOX_MARK in reply_to else "",
             attempt=getattr(request, "ditto_attempt", None),
-            delivery=_delivery(tag, self._group),
+            delivery=self._delivery(tag),
         )
         if tag and ended != "known":
             forget_delivery(tag)  # gone with the result, or another process's by now
         return result
+
+    def _delivery(self, tag: str) -> Delivery | None:
+        if not tag:
+            return None
+        _, stream, _ = split_tag(tag)
+        return Delivery(tag, self._group, self._limits.get(queue_of(stream)))
 
 
 def _delivery_tag(request: Any) -> str:
     """Return the tag of a message that came from a stream; other transports have no space in theirs."""
     tag = (getattr(request, "properties", None) or {}).get("delivery_tag")
     return tag if isinstance(tag, str) and " " in tag else ""
-
-
-def _delivery(tag: str, group: str) -> Delivery | None:
-    if not tag:
-        return None
-    entry, stream = tag.split(" ", 1)
-    return Delivery(stream, group, entry)

@@ -10,18 +10,20 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
 from ditto_tasks.contracts.json_value import encode_json
+from ditto_tasks.transport import scripts
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
-from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name
-from ditto_tasks.transport.ledger import BEGIN_FUNCTION, Begun
+from ditto_tasks.transport.entry import Entry, Fetched, read_entries
+from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
+from ditto_tasks.transport.limits import Limit
+from ditto_tasks.transport.tags import split_tag, tag_of
 
-__all__ = ["Entry", "StreamConsumer"]
+__all__ = ["StreamConsumer"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,169 +38,6 @@ _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
 _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
-# KEYS: streams in order of urgency. ARGV: group, consumer, how many at most; and, where results are kept
-# here, too, what the keys of results and of calls begin with, and the expiry of the latter: calls are begun
-# then as they are fetched. A call's id is the first field of its entry.
-_FETCH = (
-    BEGIN_FUNCTION
-    + """
-local left, taken = tonumber(ARGV[3]), {}
-for _, stream in ipairs(KEYS) do
-  local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', left, 'STREAMS', stream, '>')
-  if read then
-    for _, entry in ipairs(read[1][2]) do
-      local begun = {}
-      if ARGV[4] and entry[2][1] == 'i' then
-        begun = begin(ARGV[4] .. entry[2][2], ARGV[5] .. entry[2][2], ARGV[6])
-      end
-      taken[#taken + 1] = {stream, entry[1], entry[2], begun}
-      left = left - 1
-    end
-  end
-  if left <= 0 then break end
-end
-return taken
-"""
-)
-
-# KEYS: leases, delayed, consumers, the lists of plain Celery clients. ARGV: consumer, lease in ms, how many
-# messages to move at most, our streams as JSON, what follows a queue's name in the keys of lists of other
-# priorities. A delayed message is the stream's name, a NUL, its id, a NUL, and the fields as a JSON list.
-# Who lost its lease without noticing, being suspended, announces its streams again.
-_TICK_SCRIPT = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) == 1 then
-  redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
-end
-for _, due in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
-  local stop = string.find(due, '\\0', 1, true)
-  local id_stop = string.find(due, '\\0', stop + 1, true)
-  local fields = cjson.decode(string.sub(due, id_stop + 1))
-  redis.call('XADD', string.sub(due, 1, stop - 1), '*', unpack(fields))
-  redis.call('ZREM', KEYS[2], due)
-end
-if #KEYS == 3 then return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now) end
-local pop = {'LMPOP', #KEYS - 3, unpack(KEYS, 4)}
-for _, word in ipairs({'RIGHT', 'COUNT', ARGV[3]}) do pop[#pop + 1] = word end
-local popped = redis.call(unpack(pop))
-if popped then
-  local stop = string.find(popped[1], ARGV[5], 1, true)
-  local stream = stop and string.sub(popped[1], 1, stop - 1) .. ':low' or popped[1] .. ':normal'
-  for _, message in ipairs(popped[2]) do redis.call('XADD', stream, '*', 'r', message) end
-end
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
-"""
-
-# KEYS: leases, consumers, the streams that we read. ARGV: group, the dead, us, how many at most.
-# Streams that the dead read and we do not are left to others; when none holds anything, the dead is
-# forgotten.
-_TAKE_OVER = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local lease = redis.call('ZSCORE', KEYS[1], ARGV[2])
-if not lease or tonumber(lease) > now then return {} end
-local left, taken = tonumber(ARGV[4]), {}
-for index = 3, #KEYS do
-  if left <= 0 then break end
-  local pending = redis.call('XPENDING', KEYS[index], ARGV[1], '-', '+', left, ARGV[2])
-  for _, held in ipairs(pending) do
-    local claimed = redis.call('XCLAIM', KEYS[index], ARGV[1], ARGV[3], 0, held[1])
-    for _, entry in ipairs(claimed) do
-      taken[#taken + 1] = {KEYS[index], entry[1], entry[2]}
-      left = left - 1
-    end
-  end
-end
-local streams = redis.call('HGET', KEYS[2], ARGV[2])
-for _, stream in ipairs(streams and cjson.decode(streams) or {}) do
-  if redis.call('EXISTS', stream) == 1
-      and #redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return taken end
-end
-for _, stream in ipairs(streams and cjson.decode(streams) or {}) do
-  if redis.call('EXISTS', stream) == 1 then
-    redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], ARGV[2])
-  end
-end
-redis.call('ZREM', KEYS[1], ARGV[2])
-redis.call('HDEL', KEYS[2], ARGV[2])
-return taken
-"""
-
-# Notes that a consumer holds something in a stream, so that whoever takes it over looks there.
-_NOTE_FUNCTION = """
-local function note(consumers, name, stream)
-  local known = redis.call('HGET', consumers, name)
-  local streams = known and cjson.decode(known) or {}
-  for _, noted in ipairs(streams) do if noted == stream then return end end
-  streams[#streams + 1] = stream
-  redis.call('HSET', consumers, name, cjson.encode(streams))
-end
-"""
-
-# KEYS: leases, consumers, stream. ARGV: group, us, the released's name, entry.
-# Given back only while it is ours; its count of deliveries is left as it was before this one.
-_RELEASE = (
-    _NOTE_FUNCTION
-    + """
-local held = redis.call('XPENDING', KEYS[3], ARGV[1], ARGV[4], ARGV[4], 1)[1]
-if not held or held[2] ~= ARGV[2] then return 0 end
-redis.call('XCLAIM', KEYS[3], ARGV[1], ARGV[3], 0, ARGV[4], 'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
-redis.call('ZADD', KEYS[1], 0, ARGV[3])
-note(KEYS[2], ARGV[3], KEYS[3])
-return 1
-"""
-)
-
-# KEYS: the stream of each entry. ARGV: group, us, the entries.
-# An entry that another process has taken over is that one's to settle: it would be lost with it otherwise.
-_SETTLE = """
-for index, stream in ipairs(KEYS) do
-  local entry = ARGV[index + 2]
-  local held = redis.pcall('XPENDING', stream, ARGV[1], entry, entry, 1)[1]
-  if held and held[2] == ARGV[2] then
-    redis.call('XACK', stream, ARGV[1], entry)
-    redis.call('XDEL', stream, entry)
-  end
-end
-"""
-
-# KEYS: leases, consumers, the streams that we read. ARGV: group, lease in ms.
-# Who holds a message and has no lease, since a read of its was answered after it was forgotten, and who died
-# before it had one: they get one that nobody but themselves renews.
-_COUNT_ALL = (
-    _NOTE_FUNCTION
-    + """
-local time = redis.call('TIME')
-local ends = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[2]
-for index = 3, #KEYS do
-  for _, held in ipairs(redis.pcall('XPENDING', KEYS[index], ARGV[1])[4] or {}) do
-    if not redis.call('ZSCORE', KEYS[1], held[1]) then
-      redis.call('ZADD', KEYS[1], ends, held[1])
-      note(KEYS[2], held[1], KEYS[index])
-    end
-  end
-end
-for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do redis.call('ZADD', KEYS[1], 'NX', ends, name) end
-"""
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A message as it lies in a stream; `begun` if its call was begun with the fetch."""
-
-    stream: str
-    id: str
-    fields: dict[str, bytes]
-    begun: Begun | None = None
-    is_taken_over: bool = False
-
-    @property
-    def tag(self) -> str:
-        """Its delivery tag: enough to settle or release it from any process."""
-        return f"{self.id} {self.stream}"
-
 
 class StreamConsumer:
     """Takes calls from streams in the name of this process; usable from any of its threads.
@@ -209,35 +48,51 @@ class StreamConsumer:
         lease: seconds after which a silent process counts as dead.
         begins: seconds that notes on begun calls are kept, where results are kept on the same server; None:
             calls are not begun here.
+        limits: the limits by queue.
     """
 
-    def __init__(self, client: RedisClient, keys: Keys, lease: float, begins: int | None = None) -> None:
+    def __init__(
+        self,
+        client: RedisClient,
+        keys: Keys,
+        lease: float,
+        begins: int | None = None,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> None:
         self.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.group = keys.prefix
         self._client = client
         self._keys = keys
         self._lease = lease
-        self._begin_arguments = [] if begins is None else [keys.result(""), keys.call(""), begins]
+        self._begins = begins
+        self._limits = limits or {}
         self._streams: list[str] = []
+        self._limited: dict[str, Limit] = {}
+        self._closed: set[str] = set()
         self._lists: list[str] = []
         self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
+        self._not_run: dict[str, str] = {}
         self._unsettled: list[str] = []
         self._overdue: list[str] = []
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._fetch = client.register_script(_FETCH)
-        self._tick = client.register_script(_TICK_SCRIPT)
-        self._take_over = client.register_script(_TAKE_OVER)
-        self._release = client.register_script(_RELEASE)
-        self._count_all = client.register_script(_COUNT_ALL)
-        self.on_overdue: Callable[[], None] = _do_nothing
+        self._fetch = client.register_script(scripts.FETCH)
+        self._hold = client.register_script(scripts.HOLD)
+        self._settle = client.register_script(scripts.SETTLE)
+        self._count_all = client.register_script(scripts.COUNT_ALL)
+        self._tick = client.register_script(scripts.TICK)
+        self._take_over = client.register_script(scripts.TAKE_OVER)
+        self._release = client.register_script(scripts.RELEASE)
+        self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
 
     def read(self, queues: Sequence[str]) -> None:
         """Read these queues from now on: make their streams' groups, announce them, and hold a lease."""
         self._streams = [stream_name(queue, priority) for priority in PRIORITIES for queue in queues]
         self._lists = [f"{queue}{suffix}" for queue in queues for suffix in _LIST_SUFFIXES]
+        limited = [queue for queue in queues if queue in self._limits]
+        self._limited = {stream: self._limits[queue] for queue in limited for stream in streams_of(queue)}
         self.make_groups()
         self._client.hset(self._keys.consumers, self.name, encode_json(self._streams))
         self._renew()  # announced before the lease, so that whoever finds it ended knows where to look
@@ -248,36 +103,62 @@ class StreamConsumer:
     def make_groups(self) -> None:
         """Make the consumer group of each stream; what was queued before belongs to it, too."""
         pipeline = self._client.pipeline(transaction=False)
-        for stream in self._streams:
+        for stream in [*self._streams, *self._bells()]:
             pipeline.xgroup_create(stream, self.group, id="0", mkstream=True)
         for answer in pipeline.execute(raise_on_error=False):
             if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
                 raise answer
 
-    def fetch(self, count: int) -> list[Entry]:
-        """Take up to `count` messages, the most urgent streams first; does not wait.
+    def fetch(self, count: int) -> Fetched:
+        """Take up to `count` messages, the most urgent streams first, as far as limits allow; does not wait.
 
         What was settled since the last time is removed in the same round trip.
         """
-        arguments = [self.group, self.name, count, *self._begin_arguments]
+        begins = (
+            ["", "", ""]
+            if self._begins is None
+            else [self._keys.result(""), self._keys.call(""), self._begins]
+        )
+        arguments = [self.group, self.name, count, *begins, self._limits_by_stream(), self.group]
         try:
-            return self._entries(self._after_settled(self._fetch, self._streams, arguments))
+            again, closed, parked, taken = self._after_settled(self._fetch, self._streams, arguments)
         except ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
+            if "NOGROUP" not in str(error):
                 raise
             self.make_groups()  # the server lost its data
-            return []
+            return Fetched((), is_more=True)
+        self._closed = {name.decode() for name in closed}
+        entries = self._entries(taken)
+        for entry in entries:
+            if entry.begun is not None:
+                self._not_run[entry.tag] = entry.fields["i"].decode()
+        return Fetched(entries, is_more=parked > 0, again_in=again / 1000 if again else None)
 
     def read_command(self, block: float) -> list[Any]:
-        """Give the command that waits up to `block` seconds for one message of any stream."""
-        arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
-        arguments += ["BLOCK", int(block * 1000), "STREAMS", *self._streams]
-        return arguments + [">"] * len(self._streams)
+        """Give the command that waits up to `block` seconds for one message of any stream.
 
-    def read_reply(self, reply: Any) -> list[Entry]:
-        """Read what the server answered to `read_command`."""
+        Streams whose limit has no room are left out; their bell tells when it has.
+        """
+        streams = [
+            stream
+            for stream in self._streams
+            if stream not in self._limited or self._limited[stream].name not in self._closed
+        ]
+        streams += self._bells()
+        arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
+        arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams]
+        return arguments + [">"] * len(streams)
+
+    def read_reply(self, reply: Any) -> Fetched:
+        """Read what the server answered to `read_command`; a limited call must find its slot first."""
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
-        return self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
+        entries = self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
+        bells = set(self._bells())
+        rings = [entry for entry in entries if entry.stream in bells]
+        for ring in rings:
+            self.settle(ring.tag)
+        calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
+        return Fetched(calls, is_more=bool(rings))
 
     def take_overdue(self, count: int) -> list[Entry]:
         """Take up to `count` messages of processes whose lease has run out."""
@@ -291,13 +172,6 @@ class StreamConsumer:
         if taken:
             logger.warning("took over %d calls of %d processes whose lease ran out", len(taken), len(dead))
         return taken
-
-    def _take(self, name: str, count: int) -> list[Entry]:
-        answer = self._take_over(
-            keys=[self._keys.leases, self._keys.consumers, *self._streams],
-            args=[self.group, name, self.name, count],
-        )
-        return self._entries(answer, is_taken_over=True)
 
     @property
     def has_overdue(self) -> bool:
@@ -314,8 +188,13 @@ class StreamConsumer:
         on_freed, self.on_freed = self.on_freed, _do_nothing
         on_freed()
 
+    def runs(self, tag: str) -> None:
+        """Note that an entry's call is being run: given back from now on, it counts as an attempt."""
+        self._not_run.pop(tag, None)
+
     def settled(self, tag: str) -> bool:
         """Note that an entry is gone from its stream; False when this process did not hold it."""
+        self._not_run.pop(tag, None)
         try:
             self._held.remove(tag)
         except KeyError:
@@ -329,11 +208,23 @@ class StreamConsumer:
 
     def release(self, tag: str) -> None:
         """Give an entry back, for any process to take with its next look."""
+        not_run = self._not_run.get(tag)
         if self.settled(tag):
-            entry, stream = tag.split(" ", 1)
+            entry, stream, key = split_tag(tag)
+            limit = self._limited.get(stream)
             self._release(
                 keys=[self._keys.leases, self._keys.consumers, stream],
-                args=[self.group, self.name, _RELEASED, entry],
+                args=[
+                    self.group,
+                    self.name,
+                    _RELEASED,
+                    entry,
+                    tag,
+                    key,
+                    limit.encode() if limit else "",
+                    self.group,
+                    self._keys.call(not_run) if not_run else "",
+                ],
             )
 
     def release_strays(self, idle: int = 0) -> None:
@@ -346,10 +237,7 @@ class StreamConsumer:
             for held in self._client.xpending_range(
                 stream, self.group, min="-", max="+", count=_STRAYS_AT_ONCE, consumername=self.name, idle=idle
             ):
-                tag = f"{held['message_id'].decode()} {stream}"
-                if tag not in self._held and tag not in self._unsettled:
-                    self._held.add(tag)
-                    self.release(tag)
+                self._release_stray(stream, held["message_id"].decode())
 
     def count_all(self) -> None:
         """Give a lease to each process that holds messages of our streams without one, so that it can end."""
@@ -361,36 +249,63 @@ class StreamConsumer:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_TICK)
-        pipeline = self._client.pipeline(transaction=False)
-        self._remove_settled(pipeline)
-        pipeline.execute(raise_on_error=False)
+        streams, settling = self._settling()
+        self._settle(keys=streams, args=settling)
         for tag in list(self._held):
             self.release(tag)
         self._client.zadd(self._keys.leases, {self.name: 0})
         self._take(self.name, 0)  # nothing is left to take: that forgets us
 
+    def _take(self, name: str, count: int) -> list[Entry]:
+        answer = self._take_over(
+            keys=[self._keys.leases, self._keys.consumers, *self._streams],
+            args=[self.group, name, self.name, count, self._limits_by_stream(), self.group],
+        )
+        return self._entries(answer, is_taken_over=True)
+
+    def _finds_slot(self, entry: Entry) -> bool:
+        limit = self._limited.get(entry.stream)
+        if limit is None:
+            return True
+        arguments = [self.group, entry.id, entry.tag, entry.key, limit.encode(), self.group]
+        answer = self._hold(keys=[entry.stream], args=arguments)
+        if answer == 0:
+            self._closed.add(limit.name)
+            self.release(entry.tag)
+        elif answer < 0:
+            self.settled(entry.tag)
+        return bool(answer > 0)
+
+    def _release_stray(self, stream: str, id: str) -> None:
+        known = (tag for tag in [*self._held, *self._unsettled] if tag.startswith(f"{id} {stream}"))
+        if next(known, None) is None:
+            [entry] = self._client.xrange(stream, id, id) or [(None, {})]
+            key = entry[1].get(b"k", b"").decode()
+            tag = tag_of(id, stream, key)
+            self._held.add(tag)
+            self.release(tag)
+
+    def _bells(self) -> list[str]:
+        return list(dict.fromkeys(limit.bell(self.group) for limit in self._limited.values()))
+
+    def _limits_by_stream(self) -> bytes | str:
+        if not self._limited:
+            return ""
+        return encode_json({stream: limit.to_json() for stream, limit in self._limited.items()})
+
     def _entries(self, answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
-        entries = [
-            Entry(
-                stream.decode(),
-                id.decode(),
-                _pairs(fields),
-                Begun.of(begun[0]) if begun and begun[0] else None,
-                is_taken_over,
-            )
-            for stream, id, fields, *begun in answer
-        ]
+        entries = read_entries(answer, is_taken_over=is_taken_over)
         self._held.update(entry.tag for entry in entries)
         return entries
 
-    def _remove_settled(self, pipeline: RedisClient) -> None:
-        settled: list[tuple[str, str]] = []
-        while self._unsettled:
-            entry, stream = self._unsettled.pop().split(" ", 1)
-            settled.append((entry, stream))
-        if settled:
-            entries, streams = zip(*settled, strict=True)
-            pipeline.eval(_SETTLE, len(streams), *streams, self.group, self.name, *entries)
+    def _settling(self) -> tuple[list[str], list[Any]]:
+        """Give keys and arguments that remove what was settled since the last time."""
+        tags, self._unsettled = self._unsettled, []
+        settled = [(tag, *split_tag(tag)) for tag in tags]
+        arguments: list[Any] = [self.group, self.name, self._limits_by_stream()]
+        for tag, entry, _, key in settled:
+            arguments += [entry, tag, key]
+        return [stream for _, _, stream, _ in settled], arguments
 
     def _keep_lease(self) -> None:
         strays_looked_for = counted = time.monotonic()
@@ -403,8 +318,8 @@ class StreamConsumer:
                 if time.monotonic() - counted > _COUNTED_EVERY * self._lease:
                     self.count_all()
                     counted = time.monotonic()
-                if self._overdue:
-                    self.on_overdue()
+                if self._overdue or self._closed:
+                    self.on_change()
             except REDIS_ERRORS as error:
                 logger.warning("the lease could not be renewed: %s", type(error).__name__)
 
@@ -420,10 +335,13 @@ class StreamConsumer:
         """Run a script; what was settled since the last time is removed in the same round trip."""
         if not self._unsettled:
             return script(keys=keys, args=arguments)
+        streams, settling = self._settling()
         pipeline = self._client.pipeline(transaction=False)
-        self._remove_settled(pipeline)
+        pipeline.evalsha(self._settle.sha, len(streams), *streams, *settling)
         pipeline.evalsha(script.sha, len(keys), *keys, *arguments)
-        answer = pipeline.execute(raise_on_error=False)[-1]
+        settled, answer = pipeline.execute(raise_on_error=False)
+        if isinstance(settled, NoScriptError):
+            self._settle(keys=streams, args=settling)
         if isinstance(answer, NoScriptError):
             return script(keys=keys, args=arguments)
         if isinstance(answer, Exception):
@@ -432,9 +350,3 @@ class StreamConsumer:
 
 
 def _do_nothing() -> None: ...
-
-
-def _pairs(fields: Any) -> dict[str, bytes]:
-    if isinstance(fields, dict):
-        return {name.decode(): value for name, value in fields.items()}
-    return {fields[index].decode(): fields[index + 1] for index in range(0, len(fields), 2)}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-__all__ = ["INBOX_MARK", "PRIORITIES", "Keys", "stream_name", "streams_of"]
+__all__ = ["INBOX_MARK", "PRIORITIES", "Keys", "queue_of", "stream_name", "streams_of"]
 
 INBOX_MARK = ":inbox:"
 
@@ -20,6 +20,11 @@ def stream_name(queue: str, priority: str = "normal") -> str:
 def streams_of(queue: str) -> list[str]:
     """Name the streams of a queue, the most urgent first."""
     return [stream_name(queue, priority) for priority in PRIORITIES]
+
+
+def queue_of(stream: str) -> str:
+    """Name the queue that a stream belongs to."""
+    return stream.rsplit(":", 1)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import Any, Literal
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.limits import LIMIT_FUNCTIONS, Limit
+from ditto_tasks.transport.tags import split_tag
 
 __all__ = [
     "BEGIN_FUNCTION",
@@ -44,10 +46,13 @@ end
 _BEGIN = BEGIN_FUNCTION + "return begin(KEYS[1], KEYS[2], ARGV[1])"
 
 # KEYS: result, call, waiters, stream. ARGV: the result, its expiry, the sender's inbox or "", the inboxes'
-# expiry, the attempt that gave the result or "", group, entry or "".
+# expiry, the attempt that gave the result or "", group, entry or "", tag, key or "", limit or "", and what
+# all keys begin with.
 # Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1). The
 # state is the first field of what Celery stores.
-_END = """
+_END = (
+    LIMIT_FUNCTIONS
+    + """
 local stored = redis.call('GETRANGE', KEYS[1], 0, 20)
 for _, final in ipairs({'SUCCESS', 'FAILURE', 'REVOKED'}) do
   if string.find(stored, '{"status":"' .. final, 1, true) == 1 then return 0 end
@@ -66,9 +71,11 @@ redis.call('DEL', KEYS[2], KEYS[3])
 if ARGV[7] ~= '' then
   redis.call('XACK', KEYS[4], ARGV[6], ARGV[7])
   redis.call('XDEL', KEYS[4], ARGV[7])
+  if ARGV[10] ~= '' then free(ARGV[11], cjson.decode(ARGV[10]), ARGV[8], ARGV[9]) end
 end
 return 1
 """
+)
 
 # KEYS: result, call. ARGV: reason, expiry of the call's hash, channel, what is told there.
 _CANCEL = """
@@ -118,9 +125,9 @@ _ENDED: dict[int, Ended] = {1: "stored", 0: "known", -1: "overtaken"}
 class Delivery:
     """The stream entry that brought a call, to be removed in the step that stores its result."""
 
-    stream: str
+    tag: str
     group: str
-    entry: str
+    limit: Limit | None = None
 
 
 class Ledger:
@@ -155,11 +162,8 @@ class Ledger:
     ) -> Ended:
         """Store the result, wake who waits for it, and remove its delivery, in one step."""
         keys = self._keys
-        stream, group, entry = (
-            (delivery.stream, delivery.group, delivery.entry)
-            if delivery
-            else (keys.call(execution_id), "", "")
-        )
+        entry, stream, key = split_tag(delivery.tag) if delivery else ("", keys.call(execution_id), "")
+        limit = delivery.limit if delivery else None
         return _ENDED[
             self._end(
                 keys=[keys.result(execution_id), keys.call(execution_id), keys.waiters(execution_id), stream],
@@ -169,8 +173,12 @@ class Ledger:
                     inbox,
                     INBOX_EXPIRY,
                     "" if attempt is None else attempt,
-                    group,
+                    delivery.group if delivery else "",
                     entry,
+                    delivery.tag if delivery else "",
+                    key,
+                    limit.encode() if limit else "",
+                    keys.prefix,
                 ],
             )
         ]

@@ -25,6 +25,11 @@ class NodeRequest(Request):
             self.message.channel.qos.ack(self.message.delivery_tag)
             self.acknowledged = True
 
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Note that the call runs: should it be given back from now on, that counts as an attempt."""
+        self.message.channel.note_runs(self.message.delivery_tag)
+        super().on_accepted(pid, time_accepted)
+
     def revoked(self) -> bool:
         if self.id in revoked:
             self.task.cancel_call(self.id, REVOKED)

@@ -12,9 +12,11 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty
+from types import MappingProxyType
 from typing import Any
 
 from celery.utils.time import maybe_iso8601
@@ -24,9 +26,11 @@ from kombu.transport import redis as kombu_redis
 
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, connect
-from ditto_tasks.transport.consumer import Entry, StreamConsumer
+from ditto_tasks.transport.consumer import StreamConsumer
+from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY
+from ditto_tasks.transport.limits import Limit
 
 __all__ = [
     "SCHEME",
@@ -43,7 +47,7 @@ logger = logging.getLogger(__name__)
 SCHEME = "ditto"  # the name under which kombu knows this transport
 
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
-_OPTIONS = ("ditto_url", "ditto_prefix", "ditto_lease", "ditto_begins")
+_OPTIONS = ("ditto_url", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
 _WAITED = 0.001  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
 
@@ -122,6 +126,7 @@ class StreamChannel(kombu_redis.Channel):
     ditto_prefix = "ditto"
     ditto_lease = 10.0
     ditto_begins: int | None = None
+    ditto_limits: Mapping[str, Limit] = MappingProxyType({})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -129,13 +134,20 @@ class StreamChannel(kombu_redis.Channel):
         self._read_sent_at = 0.0
         self._queue_of: dict[str, str] = {}
         self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id
+        self._again: threading.Timer | None = None  # set while a limit makes us wait
         self._are_queues_known = False
         self._reads_streams = False  # what the blocking read at hand waits for
 
     @property
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
-        return _consumer_of_process(self.ditto_url, self.ditto_prefix, self.ditto_lease, self.ditto_begins)
+        return _consumer_of_process(
+            self.ditto_url, self.ditto_prefix, self.ditto_lease, self.ditto_begins, self.ditto_limits
+        )
+
+    def note_runs(self, delivery_tag: str) -> None:
+        """Note that a message's call is being run."""
+        self.consumer.runs(delivery_tag)
 
     def connection_wake(self) -> None:
         """Make the event loop look for free slots; from any thread, also after the channel was closed."""
@@ -160,7 +172,7 @@ class StreamChannel(kombu_redis.Channel):
         consumer = self.consumer
         consumer.read(direct)
         consumer.release_strays()
-        consumer.on_overdue = self._interrupt_read
+        consumer.on_change = self._look_again
 
     def close(self) -> None:
         if not self.closed and self._queue_of:
@@ -184,13 +196,29 @@ class StreamChannel(kombu_redis.Channel):
         if self.consumer.has_overdue:
             free -= self._deliver_all(self.consumer.take_overdue(free))
         if free > 0 and self._has_backlog:
-            fetched = self._deliver_all(self.consumer.fetch(free))
-            self._has_backlog = fetched == free
-            free -= fetched
+            free -= self._fetch(free)
         if free > 0:
             self._send_read()
         elif self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
             self.connection_wake()
+
+    def _fetch(self, free: int) -> int:
+        """Fill `free` slots without waiting; returns how many it filled."""
+        fetched = self.consumer.fetch(free)
+        self._has_backlog = fetched.is_more or len(fetched.entries) == free
+        if fetched.again_in is not None and self._again is None:
+            self._again = threading.Timer(fetched.again_in, self._look_again)
+            self._again.daemon = True
+            self._again.start()
+        return self._deliver_all(fetched.entries)
+
+    def _look_again(self) -> None:
+        """Look for messages now: a lease ran out, or a limit may have room; called from another thread."""
+        self._again = None
+        self._has_backlog = True
+        with suppress(*REDIS_ERRORS):
+            self._interrupt_read()
+        self.connection_wake()
 
     def _interrupt_read(self) -> None:
         """End the blocking read, so that the free slots are filled anew; called from another thread."""
@@ -223,13 +251,14 @@ class StreamChannel(kombu_redis.Channel):
             reply = None
         finally:
             self._in_poll = None
-        entries = self.consumer.read_reply(reply)
-        if not entries:
+        fetched = self.consumer.read_reply(reply)
+        if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
+            self._has_backlog = True
+        if not fetched.entries:
             raise Empty
-        self._has_backlog = time.monotonic() - self._read_sent_at < _WAITED
-        return self._deliver_all(entries) > 0
+        return self._deliver_all(fetched.entries) > 0
 
-    def _deliver_all(self, entries: list[Entry]) -> int:
+    def _deliver_all(self, entries: Sequence[Entry]) -> int:
         for entry in entries:
             try:
                 self.connection._deliver(_message(entry), self._queue_of[entry.stream])
@@ -257,7 +286,7 @@ class StreamChannel(kombu_redis.Channel):
             found: dict[str, Any] = super()._get(queue)
             return found
         self.consumer.read([queue])
-        for entry in self.consumer.fetch(1):
+        for entry in self.consumer.fetch(1).entries:
             return _message(entry)
         raise Empty
 
@@ -356,12 +385,14 @@ _consumers: dict[tuple[str, str], tuple[int, StreamConsumer]] = {}
 _consumers_lock = threading.Lock()
 
 
-def _consumer_of_process(url: str, prefix: str, lease: float, begins: int | None) -> StreamConsumer:
+def _consumer_of_process(
+    url: str, prefix: str, lease: float, begins: int | None, limits: Mapping[str, Limit]
+) -> StreamConsumer:
     """Return this process's consumer at a broker; a fork makes another."""
     with _consumers_lock:
         pid, consumer = _consumers.get((url, prefix), (0, None))
         if consumer is None or pid != os.getpid():
-            consumer = StreamConsumer(connect(url), Keys(prefix), lease, begins)
+            consumer = StreamConsumer(connect(url), Keys(prefix), lease, begins, limits)
             _consumers[url, prefix] = (os.getpid(), consumer)
         return consumer
 
