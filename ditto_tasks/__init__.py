@@ -27,7 +27,7 @@ from ditto_tasks.contracts.errors import (
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.invocation import Invocation
 from ditto_tasks.runtime import Runtime
-from ditto_tasks.worker import Worker, WorkerContext
+from ditto_tasks.worker import Limits, Worker, WorkerContext
 
 __all__ = [  # noqa: RUF022  # grouped: this is the table of contents
     # calling nodes
@@ -40,6 +40,7 @@ __all__ = [  # noqa: RUF022  # grouped: this is the table of contents
     # serving nodes
     "Worker",
     "WorkerContext",
+    "Limits",
     "Call",
     "NODE_SPECS",
     # configuration

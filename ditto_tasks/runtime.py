@@ -4,12 +4,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import ValidationError
 
@@ -33,12 +33,43 @@ from ditto_tasks.invocation import Invocation
 from ditto_tasks.local import LocalWorkers, WorkerHandle, WorkerInfo
 from ditto_tasks.nodes.boundary import new_execution_id
 from ditto_tasks.queues import check_node_name
-from ditto_tasks.transport.port import OutgoingCall, Transport
+from ditto_tasks.transport.port import OutgoingCall, Priority, Submitted, Transport
 from ditto_tasks.worker import Replica, Worker
 
 __all__ = ["Runtime"]
 
+_LONGEST_KEY = 256  # characters
 _GIVEN_UP = "the task that awaited the call was cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What a caller may say of one call beside its node, its input and its time."""
+
+    priority: Priority = "normal"
+    idempotency_key: str | None = None
+    concurrency_key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.priority not in get_args(Priority):
+            raise InvalidDefinition(
+                f"priority is {self.priority!r}: use one of {', '.join(get_args(Priority))}"
+            )
+        for name in ("idempotency_key", "concurrency_key"):
+            key = getattr(self, name)
+            if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
+                raise InvalidDefinition(
+                    f"{name} is {key!r:.80}: it must be a string of 1 to {_LONGEST_KEY} characters"
+                )
+
+    def call(self, execution_id: str, node: str, input: Any, expires_at: float | None) -> OutgoingCall:
+        """Make what is sent."""
+        return OutgoingCall(
+            execution_id, node, input, expires_at, self.priority, self.idempotency_key, self.concurrency_key
+        )
+
+
+_PLAIN = _Options()
 
 
 class Runtime:
@@ -122,6 +153,9 @@ class Runtime:
         *,
         timeout: float | None = None,
         cancel: CancelToken | None = None,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+        concurrency_key: str | None = None,
         worker_id: str | None = None,
     ) -> NodeResult:
         """Run one node and wait for its result.
@@ -131,33 +165,61 @@ class Runtime:
             input: a dict in wire form, or the node's input contract.
             timeout: seconds for the whole call, queue included; None: `runtime.timeoutMs`.
             cancel: ends the wait, and the call as far as its node cooperates.
-            worker_id: only this worker of this process may run it.
+            priority: high, normal or low; among the queued calls of this node.
+            idempotency_key: calls of the node with the same key are one execution with one result, however
+            often
+                and from wherever they are sent, for `transport.idempotencyExpires`. Such a call is always
+                queued, since only the broker can remember it.
+            concurrency_key: a tenant, say: `workers.<type>.keyConcurrency` limits the calls with the same
+            key. worker_id: only this worker of this process may run it.
 
         Raises:
             NoWorkerAvailable: nobody serves the node, or all here are full and there is no queue.
+            InvalidDefinition: the timeout, the priority or a key is none.
             InvocationCancelled: the token was set before the result was there.
             InvocationTimeout: no result came in time.
             BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
             RuntimeClosed: the runtime is closed.
         """
         with self._gate.passage():
-            return self._invoke(node, input, self._deadline(timeout), cancel or NEVER_CANCELLED, worker_id)
+            options = _Options(priority, idempotency_key, concurrency_key)
+            token = cancel or NEVER_CANCELLED
+            return self._invoke(node, input, self._deadline(timeout), token, options, worker_id)
 
     async def ainvoke(
-        self, node: str, input: Any, *, timeout: float | None = None, cancel: CancelToken | None = None
+        self,
+        node: str,
+        input: Any,
+        *,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+        concurrency_key: str | None = None,
     ) -> NodeResult:
         """Run one node without blocking the event loop; as `invoke`. Cancelling the task cancels the call."""
         given_up = Cancellation()
         with either(cancel or NEVER_CANCELLED, given_up) as token:
             try:
-                if self._local.serves(node):
-                    return await asyncio.to_thread(self.invoke, node, input, timeout=timeout, cancel=token)
-                return await self._await(node, input, self._deadline(timeout), token)
+                options = _Options(priority, idempotency_key, concurrency_key)
+                deadline = self._deadline(timeout)
+                if idempotency_key is None and self._local.serves(node):
+                    return await asyncio.to_thread(self._invoke_open, node, input, deadline, token, options)
+                return await self._await(node, input, deadline, token, options)
             except asyncio.CancelledError:
                 given_up.cancel(_GIVEN_UP)
                 raise
 
-    def submit(self, node: str, input: Any, *, timeout: float | None = None) -> Invocation:
+    def submit(
+        self,
+        node: str,
+        input: Any,
+        *,
+        timeout: float | None = None,
+        priority: Priority = "normal",
+        idempotency_key: str | None = None,
+        concurrency_key: str | None = None,
+    ) -> Invocation:
         """Queue one call, whether or not a worker is there yet, and return its handle at once.
 
         Args:
@@ -165,15 +227,26 @@ class Runtime:
             input: a dict in wire form, or the node's input contract. One that breaks the contract is not
                 sent: the handle has its failed result.
             timeout: seconds after which no worker begins it any more; None: it waits as long as it takes.
+            priority, idempotency_key, concurrency_key: as for `invoke`.
 
         Raises:
             NoWorkerAvailable: this runtime has no broker.
+            InvalidDefinition: the timeout, the priority or a key is none.
             BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
             RuntimeClosed: the runtime is closed.
         """
-        return self._submit_all(node, [input], timeout)[0]
+        options = _Options(priority, idempotency_key, concurrency_key)
+        return self._submit_all(node, [input], timeout, options)[0]
 
-    def map(self, node: str, inputs: Iterable[Any], *, timeout: float | None = None) -> Iterator[NodeResult]:
+    def map(
+        self,
+        node: str,
+        inputs: Iterable[Any],
+        *,
+        timeout: float | None = None,
+        priority: Priority = "normal",
+        concurrency_key: str | None = None,
+    ) -> Iterator[NodeResult]:
         """Queue many calls of one node in one go, and yield their results in the order of the inputs.
 
         All are sent before this returns; `timeout` is for all of them together.
@@ -182,7 +255,8 @@ class Runtime:
             As `submit`, and while iterating InvocationTimeout, when the next result does not come in time.
         """
         deadline = self._deadline(timeout)
-        invocations = self._submit_all(node, list(inputs), timeout)
+        options = _Options(priority, None, concurrency_key)
+        invocations = self._submit_all(node, list(inputs), timeout, options)
         return (invocation.result(max(0.0, deadline - time.monotonic())) for invocation in invocations)
 
     def invocation(self, id: str) -> Invocation:
@@ -194,7 +268,8 @@ class Runtime:
         """
         transport = self._queue_for("a call by its id")
         with self._gate.passage():
-            return self._handle(id, "", transport.watch(id), transport, self._config.runtime.timeout)
+            sent = Submitted(id, transport.watch(id))
+            return self._handle("", sent, transport, self._config.runtime.timeout)
 
     def execute(self, node: str, input: Any, call: Call) -> NodeResult:
         """Run a node of this process for a call that came from elsewhere and was given a slot there.
@@ -229,11 +304,25 @@ class Runtime:
     ) -> None:
         self.close()
 
+    def _invoke_open(
+        self, node: str, input: Any, deadline: float, cancel: CancelToken, options: "_Options"
+    ) -> NodeResult:
+        with self._gate.passage():
+            return self._invoke(node, input, deadline, cancel, options)
+
     def _invoke(
-        self, node: str, input: Any, deadline: float, cancel: CancelToken, worker_id: str | None
+        self,
+        node: str,
+        input: Any,
+        deadline: float,
+        cancel: CancelToken,
+        options: "_Options",
+        worker_id: str | None = None,
     ) -> NodeResult:
         check_node_name(node)
         cancel.raise_if_cancelled()
+        if options.idempotency_key is not None:
+            return self._wait(self._send_served(node, input, deadline, options), deadline, cancel)
         with self._local.claim(node, worker_id) as replica:
             if replica is not None:
                 call = Call(new_execution_id(), cancel, deadline)
@@ -242,12 +331,12 @@ class Runtime:
                 return result
         if worker_id is not None:
             raise NoWorkerAvailable(f"the worker {worker_id!r} cannot take {node} now")
-        return self._wait(self._send_served(node, input, deadline), deadline, cancel)
+        return self._wait(self._send_served(node, input, deadline, options), deadline, cancel)
 
     def _run(self, replica: Replica, node: str, input: Any, call: Call) -> NodeResult:
         return replica.execute(node, input, replace(call, runtime=_BoundRuntime(self, call)))
 
-    def _send_served(self, node: str, input: Any, deadline: float) -> Invocation:
+    def _send_served(self, node: str, input: Any, deadline: float, options: "_Options") -> Invocation:
         """Queue a call if a live worker serves its node: fail now rather than when the time is up."""
         transport = self._queue_for(node)
         if not transport.serves(node):
@@ -255,7 +344,7 @@ class Runtime:
                 f"no live worker serves {node}: start one, for example with `ditto-tasks worker`, "
                 "or submit the call, to let it wait"
             )
-        return self._send(node, [input], deadline, transport)[0]
+        return self._send(node, [input], deadline, transport, options)[0]
 
     def _wait(self, invocation: Invocation, deadline: float, cancel: CancelToken) -> NodeResult:
         with _ends_with(cancel, invocation):
@@ -267,10 +356,13 @@ class Runtime:
             finally:
                 invocation.forget()
 
-    async def _await(self, node: str, input: Any, deadline: float, cancel: CancelToken) -> NodeResult:
+    async def _await(
+        self, node: str, input: Any, deadline: float, cancel: CancelToken, options: "_Options"
+    ) -> NodeResult:
         with self._gate.passage():
             cancel.raise_if_cancelled()
-            sending = asyncio.ensure_future(asyncio.to_thread(self._send_served, node, input, deadline))
+            send = asyncio.to_thread(self._send_served, node, input, deadline, options)
+            sending = asyncio.ensure_future(send)
             try:
                 invocation = await asyncio.shield(sending)
             except asyncio.CancelledError:
@@ -289,33 +381,38 @@ class Runtime:
                 finally:
                     invocation.forget()
 
-    def _submit_all(self, node: str, inputs: Sequence[Any], timeout: float | None) -> list[Invocation]:
+    def _submit_all(
+        self, node: str, inputs: Sequence[Any], timeout: float | None, options: "_Options"
+    ) -> list[Invocation]:
         transport = self._queue_for(node)
         deadline = None if timeout is None else self._deadline(timeout)
         with self._gate.passage():
-            return self._send(node, inputs, deadline, transport)
+            return self._send(node, inputs, deadline, transport, options)
 
     def _send(
-        self, node: str, inputs: Sequence[Any], deadline: float | None, transport: Transport
+        self,
+        node: str,
+        inputs: Sequence[Any],
+        deadline: float | None,
+        transport: Transport,
+        options: "_Options",
     ) -> list[Invocation]:
         check_node_name(node)
         remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
         expires_at = None if remaining is None else time.time() + remaining
         timeout = self._config.runtime.timeout if remaining is None else remaining
-        prepared = [_outgoing(node, input, expires_at) for input in inputs]
+        prepared = [_outgoing(node, input, expires_at, options) for input in inputs]
         calls = [call for call in prepared if isinstance(call, OutgoingCall)]
-        futures = iter(transport.submit(calls) if calls else ())
+        submitted = iter(transport.submit(calls) if calls else ())
         return [
-            self._handle(call.execution_id, node, next(futures), transport, timeout)
+            self._handle(node, next(submitted), transport, timeout)
             if isinstance(call, OutgoingCall)
             else Invocation.ended(call)
             for call in prepared
         ]
 
-    def _handle(
-        self, id: str, node: str, future: Future[NodeResult], transport: Transport, timeout: float
-    ) -> Invocation:
-        return Invocation(id, node, future, transport=transport, timeout=timeout)
+    def _handle(self, node: str, sent: Submitted, transport: Transport, timeout: float) -> Invocation:
+        return Invocation(sent.execution_id, node, sent.future, transport=transport, timeout=timeout)
 
     def _queue_for(self, what: str) -> Transport:
         if self._transport is None:
@@ -387,9 +484,9 @@ class _BoundRuntime:
         outer = self._call.deadline
         deadline = own if outer is None else outer if timeout is None else min(own, outer)
         if cancel is None:
-            return self._runtime._invoke(node, input, deadline, self._call.cancel, None)
+            return self._runtime._invoke(node, input, deadline, self._call.cancel, _PLAIN)
         with either(self._call.cancel, cancel) as token:
-            return self._runtime._invoke(node, input, deadline, token, None)
+            return self._runtime._invoke(node, input, deadline, token, _PLAIN)
 
 
 @contextmanager
@@ -407,17 +504,19 @@ def _ends_with(cancel: CancelToken, invocation: Invocation) -> Iterator[None]:
         forget()
 
 
-def _outgoing(node: str, input: Any, expires_at: float | None) -> OutgoingCall | NodeResult:
+def _outgoing(
+    node: str, input: Any, expires_at: float | None, options: _Options
+) -> OutgoingCall | NodeResult:
     """Make what is sent; an input that breaks the node's contract gives the result that the node would."""
     execution_id = new_execution_id()
     spec = NODE_SPECS.get(node)
     if spec is None:
-        return OutgoingCall(execution_id, node, _json(input), expires_at)
+        return options.call(execution_id, node, _json(input), expires_at)
     try:
         request = spec.input.from_wire(input)
     except ValidationError as error:
         return NodeResult.failure(execution_id, node, spec.invalid_input, describe(error))
-    return OutgoingCall(execution_id, node, request.to_wire(), expires_at)
+    return options.call(execution_id, node, request.to_wire(), expires_at)
 
 
 def _local_input(node: str, input: Any) -> Any:

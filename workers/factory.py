@@ -8,14 +8,15 @@ from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.catalog import CAPABILITIES
 from ditto_tasks.contracts.errors import ConfigError, InvalidDefinition
 from ditto_tasks.embedded.state import FOLDER
-from ditto_tasks.transport.app import create_app, queues_of, redis_url
+from ditto_tasks.transport.app import create_app, node_queue, queues_of, redis_url
 from ditto_tasks.transport.connection import connect
 from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
+from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.task import NodeTask, TaskServices
-from ditto_tasks.worker import Worker
+from ditto_tasks.worker import Limits, Worker
 from workers import lifecycle
 from workers.health import health_worker
 from workers.memory import memory_worker
@@ -52,6 +53,9 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
     repeatable = {node for worker in (*workers, health) for node in worker.repeatable}
     for node in (*nodes, *health.capabilities):
         app.register_task(NodeTask(node, services, is_repeatable=node in repeatable))
+    limited = [pair for worker in workers for pair in _limits(config, worker)]
+    limits = {node_queue(config, node): limit for node, limit in limited}
+    app.conf.ditto_limits = app.conf.broker_transport_options["ditto_limits"] = limits
     sections = [_section(config, worker) for worker in workers]
     app.conf.update(
         task_queues=queues_of(config, [*nodes, *health.capabilities]),
@@ -98,6 +102,19 @@ def _nodes(workers: Sequence[Worker]) -> list[str]:
     if twice:
         raise InvalidDefinition(f"{twice[0]} is exposed by two workers: one app runs each node in one way")
     return nodes
+
+
+def _limits(config: DittoConfig, worker: Worker) -> list[tuple[str, Limit]]:
+    """Return the limit of each of a worker's nodes: the worker's own, else its capability's in ditto.yaml."""
+    name = worker.type.lower()
+    own = worker.limits
+    if own == Limits() and name in CAPABILITIES:
+        section = config.worker(name)
+        own = Limits(section.global_concurrency, section.key_concurrency, section.rate_per_second)
+    if own == Limits():
+        return []
+    limit = Limit(name, own.concurrency, own.per_key, own.per_second)
+    return [(node, limit) for node in worker.capabilities]
 
 
 def _section(config: DittoConfig, worker: Worker) -> tuple[int, str]:

@@ -236,6 +236,16 @@ class WorkerSection(Section):
     pool: Literal["threads", "prefork", "solo", "gevent"] = Field(
         default="threads", description="What runs them; `solo` runs one, `gevent` needs the package gevent."
     )
+    global_concurrency: Maybe[Positive] = Field(
+        default=None, description="Calls that all worker processes together run at once; unset: no bound."
+    )
+    key_concurrency: Maybe[Positive] = Field(
+        default=None,
+        description="Calls with the same concurrency key that all processes run at once; unset: no bound.",
+    )
+    rate_per_second: Maybe[Annotated[Number, Gt(0), Le(1_000_000), AfterValidator(float)]] = Field(
+        default=None, description="Calls that all processes together begin in a second; unset: no bound."
+    )
     queues: Annotated[Mapping[str, QueueName], AfterValidator(_frozen)] = Field(
         default_factory=_nothing, description="Node name to queue name, where it is not the derived one."
     )
@@ -422,6 +432,9 @@ class Transport(Section):
     visibility_timeout: Seconds = Field(
         default=3600.0,
         description="kombu's lists only: after how long an unacknowledged call is handed out again.",
+    )
+    idempotency_expires: Seconds = Field(
+        default=DAY, description="How long an idempotency key is remembered."
     )
     max_body_bytes: Annotated[Integer, Ge(1024), Le(512 * MEBIBYTE), Unit("bytes")] = Field(
         default=MEBIBYTE, description="Size of one message, encoded."

@@ -93,6 +93,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         **_broker(config),
         "result_backend": f"{_BACKEND}+{_celery_url(redis_url(config)).removeprefix('redis+')}",
         "ditto_prefix": transport.prefix,
+        "ditto_limits": {},
         "ditto_settles_with_result": uses_streams(config) and _is_one_server(config),
         "task_serializer": SERIALIZER,
         "result_serializer": SERIALIZER,

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -9,7 +10,7 @@ from celery import Celery
 from kombu import Connection
 
 from ditto_tasks.config import DittoConfig
-from ditto_tasks.contracts.errors import PayloadTooLarge, QueueFull
+from ditto_tasks.contracts.errors import PayloadTooLarge
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
@@ -17,14 +18,17 @@ from ditto_tasks.transport.app import create_app, node_queue, redis_url, uses_st
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, broker_errors, connect
 from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.directory import Directory
+from ditto_tasks.transport.idempotency import IdempotencyKeys
 from ditto_tasks.transport.inbox import BLOCK_TIME, Inbox
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
-from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo
-from ditto_tasks.transport.publisher import CeleryPublisher, Publisher, StreamPublisher
+from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo, Submitted
+from ditto_tasks.transport.publisher import Admission, CeleryPublisher, Publisher, StreamPublisher, queue_full
 from ditto_tasks.transport.results import read_result
 
 __all__ = ["CeleryTransport"]
+
+_KOMBU_PRIORITIES = {"high": 0, "normal": 3, "low": 6}  # of its Redis lists, where 0 comes first
 
 
 class CeleryTransport:
@@ -41,7 +45,7 @@ class CeleryTransport:
         self._keys = Keys(config.transport.prefix)
         self._redis = connect(redis_url(config))
         self._ledger = Ledger(self._redis, self._keys, int(config.transport.result_expires))
-        self._publisher = _publisher(config, self._app)
+        self._publisher = self._make_publisher()
         self._directory = Directory(self._redis, self._keys)
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
@@ -52,20 +56,21 @@ class CeleryTransport:
         """The calls that were given up."""
         return DeadLetters(self._redis, self._keys)
 
-    def submit(self, calls: Sequence[OutgoingCall]) -> list[Future[NodeResult]]:
-        self._admit(calls)
+    def submit(self, calls: Sequence[OutgoingCall]) -> list[Submitted]:
+        self._check_sizes(calls)
         inbox = self._own_inbox()
         futures = [inbox.expect(call.execution_id) for call in calls]
         try:
             with broker_errors("sending the call"):
-                self._publisher.publish(
-                    [(node_queue(self._config, call.node), call) for call in calls], inbox.key
-                )
+                ids = self._publisher.publish(self._with_queues(calls), inbox.key)
         except BaseException:
             for call, future in zip(calls, futures, strict=True):
                 inbox.forget(call.execution_id, future)
             raise
-        return futures
+        return [
+            Submitted(id, future if id == call.execution_id else self._watch_instead(call, future, id))
+            for call, future, id in zip(calls, futures, ids, strict=True)
+        ]
 
     def watch(self, execution_id: str) -> Future[NodeResult]:
         inbox = self._own_inbox()
@@ -77,6 +82,8 @@ class CeleryTransport:
             pipeline.expire(waiters, int(self._config.transport.result_expires))
             pipeline.get(self._keys.result(execution_id))
             stored = pipeline.execute()[-1]
+            if stored is not None:
+                self._redis.delete(waiters)  # nobody is going to wake them
         if stored is not None:
             inbox.deliver(stored)
         return future
@@ -122,7 +129,15 @@ class CeleryTransport:
     def _names(self, nodes: Sequence[str]) -> list[tuple[str, str]]:
         return [(node, node_queue(self._config, node)) for node in nodes]
 
-    def _admit(self, calls: Sequence[OutgoingCall]) -> None:
+    def _with_queues(self, calls: Sequence[OutgoingCall]) -> list[tuple[str, OutgoingCall]]:
+        return [(node_queue(self._config, call.node), call) for call in calls]
+
+    def _watch_instead(self, call: OutgoingCall, future: Future[NodeResult], id: str) -> Future[NodeResult]:
+        """Wait for the execution that the call's idempotency key stands for."""
+        self.forget(call.execution_id, future)
+        return self.watch(id)
+
+    def _check_sizes(self, calls: Sequence[OutgoingCall]) -> None:
         limit = self._config.transport.max_body_bytes
         for call in calls:
             size = len(encode_json(call.input))
@@ -131,16 +146,27 @@ class CeleryTransport:
                     f"the input of {call.node} has {size:,} bytes, over the limit of {limit:,}: "
                     "send less at once, or raise transport.maxBodyBytes"
                 )
-        if self._config.transport.max_pending is not None:
-            self._admit_to_queues(calls, self._config.transport.max_pending)
 
-    def _admit_to_queues(self, calls: Sequence[OutgoingCall], limit: int) -> None:
-        for queue in self.queues(list({call.node for call in calls})):
-            if queue.waiting + sum(call.node == queue.node for call in calls) > limit:
-                raise QueueFull(
-                    f"{queue.waiting} calls wait in {queue.name}, which takes {limit}: "
-                    "try again later, or start more workers"
-                )
+    def _make_publisher(self) -> Publisher:
+        transport = self._config.transport
+        remembered = int(transport.idempotency_expires)
+        keys = IdempotencyKeys(self._redis, self._keys, remembered)
+        priorities = {"high": 9, "normal": 0, "low": 1} if uses_streams(self._config) else _KOMBU_PRIORITIES
+        celery = CeleryPublisher(self._app, keys, self._admit, priorities)
+        if not uses_streams(self._config):
+            return celery
+        admission = Admission(transport.max_pending, remembered)
+        broker = connect(str(self._config.broker_url))
+        return StreamPublisher(self._app, broker, self._keys, admission, celery)
+
+    def _admit(self, calls: Sequence[tuple[str, OutgoingCall]]) -> None:
+        limit = self._config.transport.max_pending
+        if limit is None:
+            return
+        sent = Counter(call.node for _, call in calls)
+        for queue in self.queues(list(sent)):
+            if queue.waiting + sent[queue.node] > limit:
+                raise queue_full(queue.name, queue.waiting, limit)
 
     def _own_inbox(self) -> Inbox:
         """Return this process's inbox: after a fork the parent's thread and connection are not ours."""
@@ -150,12 +176,6 @@ class CeleryTransport:
                 self._inbox = Inbox(self._redis, reader, self._keys)
                 self._inbox_pid = os.getpid()
             return self._inbox
-
-
-def _publisher(config: DittoConfig, app: Celery) -> Publisher:
-    if uses_streams(config):
-        return StreamPublisher(app, connect(str(config.broker_url)))
-    return CeleryPublisher(app)
 
 
 def _waiting(connection: Connection, queue: str) -> int:

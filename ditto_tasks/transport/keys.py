@@ -1,5 +1,6 @@
 """The names of everything that is kept in Redis, in one place."""
 
+import hashlib
 from dataclasses import dataclass
 
 __all__ = ["INBOX_MARK", "PRIORITIES", "Keys", "queue_of", "stream_name", "streams_of"]
@@ -48,6 +49,10 @@ class Keys:
     def inbox(self, client: str) -> str:
         """A list into which the results for one client process are pushed."""
         return f"{self.prefix}{INBOX_MARK}{client}"
+
+    def idempotency(self, node: str, key: str) -> str:
+        """The execution id that an idempotency key of a node stands for; the key itself is not kept."""
+        return f"{self.prefix}:key:{hashlib.sha256(f'{node} {key}'.encode()).hexdigest()}"
 
     @property
     def cancel_channel(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
 
-__all__ = ["CallState", "OutgoingCall", "Priority", "QueueInfo", "Transport"]
+__all__ = ["CallState", "OutgoingCall", "Priority", "QueueInfo", "Submitted", "Transport"]
 
 Priority = Literal["high", "normal", "low"]
 
@@ -26,6 +26,8 @@ class OutgoingCall:
         input: JSON in wire form.
         expires_at: seconds since the epoch after which the call is not begun any more; None: never.
         priority: how urgent it is among the calls of its node.
+        idempotency_key: calls of the node with the same key are one execution; None: this one is its own.
+        concurrency_key: counts among the calls with the same key, where their number is limited.
     """
 
     execution_id: str
@@ -33,6 +35,8 @@ class OutgoingCall:
     input: Any
     expires_at: float | None = None
     priority: Priority = "normal"
+    idempotency_key: str | None = None
+    concurrency_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +48,24 @@ class QueueInfo:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A call that was sent, now or, by its idempotency key, earlier."""
+
+    execution_id: str
+    future: "Future[NodeResult]"
+
+
 class Transport(Protocol):
     """Carries calls to workers and results back. Usable from many threads; every wait is bounded.
 
     All methods raise BrokerUnavailable when broker or result backend do not answer in time.
     """
 
-    def submit(self, calls: Sequence[OutgoingCall]) -> "list[Future[NodeResult]]":
-        """Send the calls and return a future for each result, in order.
+    def submit(self, calls: Sequence[OutgoingCall]) -> list[Submitted]:
+        """Send the calls; returns for each, in order, its execution id and the future of its result.
+
+        A call whose idempotency key is known is not sent: the earlier one's id and result are returned.
 
         Raises:
             PayloadTooLarge: one of them is over the limit; none is sent then.

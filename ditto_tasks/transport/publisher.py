@@ -4,7 +4,8 @@ The direct way builds the same message in a fraction of the time. Celery's own i
 and when somebody listens to its signals or asks for its sent-events, which the direct way does not give.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,25 +13,90 @@ from celery import Celery
 from celery.signals import after_task_publish, before_task_publish
 from celery.utils.nodenames import anon_nodename
 
+from ditto_tasks.contracts.errors import QueueFull
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, RedisClient
-from ditto_tasks.transport.keys import stream_name
+from ditto_tasks.transport.idempotency import IdempotencyKeys
+from ditto_tasks.transport.keys import Keys, stream_name
 from ditto_tasks.transport.port import OutgoingCall
 from ditto_tasks.transport.serializer import CONTENT_TYPE
 from ditto_tasks.transport.task import DEADLINE_HEADER
 
-__all__ = ["CeleryPublisher", "Publisher", "StreamPublisher"]
+__all__ = ["KEY_HEADER", "Admission", "CeleryPublisher", "Publisher", "StreamPublisher", "queue_full"]
 
 _HIDDEN = "(...)"  # shown for arguments in events and logs: content does not belong there
+KEY_HEADER = "ditto_key"  # of a message sent Celery's way: the concurrency key
+Admit = Callable[[Sequence[tuple[str, OutgoingCall]]], None]
 _IN_ONE_GO = 500  # messages in one pipeline
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
+# KEYS: for each call the key of its idempotency key or its stream. ARGV: group, how many may wait in a queue
+# or 0, how long idempotency keys are remembered; then for each call queue, stream, idempotency key or "",
+# fields as JSON lists. Sends all or, when a queue has no room, none. Returns a queue without room and how
+# many wait there, or for each call the execution id under which it is known.
+_SUBMIT = """
+local function waiting(queue)
+  local count = 0
+  for _, priority in ipairs({'high', 'normal', 'low'}) do
+    local stream = queue .. ':' .. priority
+    if redis.call('EXISTS', stream) == 1 then
+      local groups = redis.call('XINFO', 'GROUPS', stream)
+      local pending = groups[1] and redis.call('XPENDING', stream, ARGV[1])[1] or 0
+      count = count + redis.call('XLEN', stream) - pending
+    end
+  end
+  return count
+end
+local known, wanted = {}, {}
+for index = 1, #KEYS do
+  local base = 4 + (index - 1) * 4
+  local earlier = ARGV[base + 2] ~= '' and redis.call('GET', KEYS[index])
+  known[index] = earlier or ''
+  if not earlier then wanted[ARGV[base]] = (wanted[ARGV[base]] or 0) + 1 end
+end
+if ARGV[2] ~= '0' then
+  for queue, count in pairs(wanted) do
+    local now = waiting(queue)
+    if now + count > tonumber(ARGV[2]) then return {queue, now} end
+  end
+end
+for index = 1, #KEYS do
+  local base = 4 + (index - 1) * 4
+  if known[index] == '' then
+    local fields = cjson.decode(ARGV[base + 3])
+    if ARGV[base + 2] ~= '' then redis.call('SET', KEYS[index], fields[2], 'EX', ARGV[3]) end
+    redis.call('XADD', ARGV[base + 1], '*', unpack(fields))
+    known[index] = fields[2]
+  end
+end
+return {known}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What is asked of a call before it is sent.
+
+    Attributes:
+        max_pending: calls that may wait in one queue; None: no bound.
+        remembered: seconds that idempotency keys are remembered.
+    """
+
+    max_pending: int | None
+    remembered: int
 
 
 class Publisher(Protocol):
     """Puts calls into their queues."""
 
-    def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
-        """Send each call to its queue; raises what the client library raises."""
+    def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
+        """Send each call to its queue; returns the ids under which they are known.
+
+        Raises:
+            QueueFull: one of the queues has no room; none is sent then.
+            Exception: what the client library raises.
+        """
         ...
 
     def close(self) -> None:
@@ -41,22 +107,41 @@ class Publisher(Protocol):
 class CeleryPublisher:
     """Sends calls through the app, with whatever broker it has."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(
+        self, app: Celery, keys: IdempotencyKeys, admit: Admit, priorities: Mapping[str, int]
+    ) -> None:
         self._app = app
+        self._idempotency = keys
+        self._admit = admit
+        self._priorities = priorities
 
-    def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
+    def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
+        known = [self._idempotency.claim(call) for _, call in calls]
+        fresh = [pair for pair, id in zip(calls, known, strict=True) if id == pair[1].execution_id]
+        self._admit(fresh)
+        self._send(fresh, reply_to)
+        for _, call in fresh:
+            self._idempotency.confirm(call)
+        return known
+
+    def _send(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
         with self._app.producer_pool.acquire(block=True, timeout=SOCKET_TIMEOUT) as producer:
             send = partial(
                 self._app.send_task, producer=producer, reply_to=reply_to, argsrepr=_HIDDEN, kwargsrepr="{}"
             )
             for queue, call in calls:
-                headers = {} if call.expires_at is None else {DEADLINE_HEADER: call.expires_at}
+                headers: dict[str, Any] = (
+                    {} if call.expires_at is None else {DEADLINE_HEADER: call.expires_at}
+                )
+                if call.concurrency_key is not None:
+                    headers[KEY_HEADER] = call.concurrency_key
                 send(
                     call.node,
                     args=(call.input,),
                     task_id=call.execution_id,
                     queue=queue,
                     headers=headers,
+                    priority=self._priorities[call.priority],
                     retry=False,  # redis-py replaces idle connections that were closed; more takes too long
                 )
 
@@ -67,20 +152,47 @@ class CeleryPublisher:
 class StreamPublisher:
     """Writes calls into the streams of `StreamTransport`, in one round trip however many they are."""
 
-    def __init__(self, app: Celery, client: RedisClient) -> None:
+    def __init__(
+        self, app: Celery, client: RedisClient, keys: Keys, admission: Admission, celery: CeleryPublisher
+    ) -> None:
         self._app = app
         self._client = client
-        self._celery = CeleryPublisher(app)
+        self._keys = keys
+        self._admission = admission
+        self._celery = celery
         self._origin = anon_nodename()
+        self._submit = client.register_script(_SUBMIT)
 
-    def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
+    def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
         if self._somebody_listens():
-            self._celery.publish(calls, reply_to)
-        elif len(calls) == 1:
+            return self._celery.publish(calls, reply_to)
+        if self._admission.max_pending or any(call.idempotency_key is not None for _, call in calls):
+            return self._publish_admitted(calls, reply_to)
+        if len(calls) == 1:
             queue, call = calls[0]
             self._client.xadd(stream_name(queue, call.priority), self._fields(queue, call, reply_to))
         else:
             self._publish_many(calls, reply_to)
+        return [call.execution_id for _, call in calls]
+
+    def _publish_admitted(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
+        keys, arguments = [], [self.group, self._admission.max_pending or 0, self._admission.remembered]
+        for queue, call in calls:
+            stream = stream_name(queue, call.priority)
+            has_key = call.idempotency_key is not None
+            keys.append(self._keys.idempotency(call.node, call.idempotency_key or "") if has_key else stream)
+            fields = [part for pair in self._fields(queue, call, reply_to).items() for part in pair]
+            texts = [part.decode() if isinstance(part, bytes) else part for part in fields]
+            arguments += [queue, stream, "key" if has_key else "", encode_json(texts)]
+        answer = self._submit(keys=keys, args=arguments)
+        if len(answer) == 2:
+            raise queue_full(answer[0].decode(), answer[1], self._admission.max_pending or 0)
+        return [id.decode() for id in answer[0]]
+
+    @property
+    def group(self) -> str:
+        """The consumer group that reads the streams."""
+        return self._keys.prefix
 
     def close(self) -> None:
         self._client.close()
@@ -134,4 +246,16 @@ class StreamPublisher:
                 "delivery_tag": "",
             },
         }
-        return {"i": call.execution_id, "m": encode_json(rest), "b": encode_json([[call.input], {}, _EMBED])}
+        fields = {
+            "i": call.execution_id,
+            "m": encode_json(rest),
+            "b": encode_json([[call.input], {}, _EMBED]),
+        }
+        return fields if call.concurrency_key is None else fields | {"k": call.concurrency_key}
+
+
+def queue_full(queue: str, waiting: int, limit: int) -> QueueFull:
+    """Make the error that says that a queue has no room."""
+    return QueueFull(
+        f"{waiting} calls wait in {queue}, which takes {limit}: try again later, or start more workers"
+    )

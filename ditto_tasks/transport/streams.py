@@ -60,7 +60,9 @@ def register_transport() -> None:
 def message_fields(message: dict[str, Any]) -> dict[str, Any]:
     """Turn a message of kombu's into the fields of an entry: the id first, the body apart from the rest."""
     rest = {name: value for name, value in message.items() if name != "body"}
-    return {"i": str(message["headers"].get("id", "")), "m": encode_json(rest), "b": message["body"]}
+    fields = {"i": str(message["headers"].get("id", "")), "m": encode_json(rest), "b": message["body"]}
+    key = message["headers"].get("ditto_key")
+    return fields if key is None else fields | {"k": key}
 
 
 def delayed_member(stream: str, id: str, fields: dict[str, Any]) -> bytes:

@@ -220,7 +220,7 @@ REFUSED = [
     ("runtime:\n  timeout_ms: 1", "FILE:2: runtime.timeout_ms is no setting: did you mean timeoutMs?"),
     ("runtime:\n  timeout: 1", "FILE:2: runtime.timeout is no setting: did you mean timeoutMs?"),
     ("transport:\n  xyz: 1", "known here are prefix, maxPending, resultExpires"),
-    ("workers: {memory: {globalConcurrency: 2}}", "workers.memory.globalConcurrency is no setting"),
+    ("workers: {memory: {globalLimit: 2}}", "workers.memory.globalLimit is no setting"),
     ("workers: {infer: {generation: {topq: 1}}}", "did you mean topP?"),
     (
         "shared: {providers: {a: {option: {}}}}",

@@ -1,0 +1,34 @@
+"""Idempotency keys: whoever sends a call again under its key gets the execution that was sent first."""
+
+from ditto_tasks.transport.connection import RedisClient
+from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.port import OutgoingCall
+
+__all__ = ["IdempotencyKeys"]
+
+_UNCONFIRMED = 60  # seconds a key is kept whose call may not have been sent
+
+
+class IdempotencyKeys:
+    """Remembers keys beside the broker, for brokers that cannot do both in one step.
+
+    A process that dies between noting a key and sending the call blocks the key for a minute.
+    """
+
+    def __init__(self, client: RedisClient, keys: Keys, remembered: int) -> None:
+        self._client = client
+        self._keys = keys
+        self._remembered = remembered
+
+    def claim(self, call: OutgoingCall) -> str:
+        """Return the execution id that the call's key stands for: its own when the key is new."""
+        if call.idempotency_key is None:
+            return call.execution_id
+        key = self._keys.idempotency(call.node, call.idempotency_key)
+        earlier = self._client.set(key, call.execution_id, nx=True, get=True, ex=_UNCONFIRMED)
+        return call.execution_id if earlier is None else str(earlier.decode())
+
+    def confirm(self, call: OutgoingCall) -> None:
+        """Note that the call was sent: its key is remembered from now on."""
+        if call.idempotency_key is not None:
+            self._client.expire(self._keys.idempotency(call.node, call.idempotency_key), self._remembered)
