@@ -8,8 +8,9 @@ from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.catalog import CAPABILITIES
 from ditto_tasks.contracts.errors import ConfigError, InvalidDefinition
 from ditto_tasks.embedded.state import FOLDER
-from ditto_tasks.transport.app import create_app, node_queue, queues_of, redis_url
+from ditto_tasks.transport.app import create_app, node_queue, queues_of, redis_url, uses_streams
 from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.consumer import StreamConsumer
 from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.keys import Keys
@@ -42,6 +43,7 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
     health = health_worker(app, nodes)
     resources = ProcessResources(app, config, [*workers, health])
     redis = connect(redis_url(config))
+    lease = None if uses_streams(config) else StreamConsumer(redis, keys, config.transport.lease)
     services = TaskServices(
         run=resources.run,
         ledger=Ledger(redis, keys, int(config.transport.result_expires)),
@@ -49,6 +51,7 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
         dead_letters=DeadLetters(redis, keys),
         max_body_bytes=config.transport.max_body_bytes,
         max_deliveries=config.transport.max_deliveries,
+        owner="" if lease is None else lease.name,
     )
     repeatable = {node for worker in (*workers, health) for node in worker.repeatable}
     for node in (*nodes, *health.capabilities):
@@ -62,7 +65,7 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
         worker_concurrency=max(concurrency for concurrency, _ in sections),
         worker_pool=sections[0][1],
     )
-    lifecycle.install(app, resources, nodes, config)
+    lifecycle.install(app, resources, nodes, config, lease)
     return app
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from celery import Celery, bootsteps, current_app, signals
 
+from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import DittoError
-from ditto_tasks.transport.app import node_queue, redis_url
+from ditto_tasks.transport.app import node_queue, redis_url, refuse_cluster
 from ditto_tasks.transport.connection import REDIS_ERRORS, connect
+from ditto_tasks.transport.consumer import StreamConsumer
 from ditto_tasks.transport.control import cancel_on_revoke
 from ditto_tasks.transport.directory import Announcement, Announcer
 from ditto_tasks.transport.keys import Keys
@@ -23,8 +25,19 @@ logger = logging.getLogger(__name__)
 _FAILED = 1  # exit status of a worker that could not open its resources
 
 
-def install(app: Celery, resources: ProcessResources, nodes: list[str], config: Any) -> None:
-    """Make the workers of an app open their resources, announce themselves, and close when they stop."""
+def install(
+    app: Celery,
+    resources: ProcessResources,
+    nodes: list[str],
+    config: DittoConfig,
+    lease: StreamConsumer | None,
+) -> None:
+    """Make the workers of an app open their resources, announce themselves, and close when they stop.
+
+    Args:
+        lease: renewed while the worker runs, with a broker whose messages are not under a lease themselves.
+    """
+    app.conf.ditto_lease = lease
     app.conf.ditto_resources = resources
     app.conf.ditto_nodes = nodes
     app.conf.ditto_config = config
@@ -43,8 +56,14 @@ class ServeNodes(bootsteps.StartStopStep):
         self._announcer: Announcer | None = None
 
     def start(self, parent: Any) -> None:
-        if not _forks(parent):
-            _open_or_exit(parent.app.conf.ditto_resources)
+        try:
+            refuse_cluster(parent.app.conf.ditto_config)
+            if not _forks(parent):
+                parent.app.conf.ditto_resources.open()
+        except DittoError as error:
+            logger.critical("the worker cannot start: %s", error)
+            raise SystemExit(_FAILED) from None
+        _hold_lease(parent.app.conf.ditto_lease)
         signals.worker_ready.connect(self._announce)
 
     def _announce(self, **_: Any) -> None:
@@ -62,6 +81,16 @@ class ServeNodes(bootsteps.StartStopStep):
     terminate = stop
 
 
+def _hold_lease(lease: StreamConsumer | None) -> None:
+    if lease is not None:
+        lease.on_change = lambda: _forget_dead(lease)
+        lease.read([])
+
+
+def _forget_dead(lease: StreamConsumer) -> None:
+    lease.take_overdue(1)
+
+
 def _forks(parent: Any) -> bool:
     return bool(parent.pool_cls.__module__ == "celery.concurrency.prefork")
 
@@ -74,14 +103,6 @@ def _announcer(parent: Any) -> Announcer:
     types = ",".join(sorted({node.partition(".")[0] for node in served}))
     announcement = Announcement(f"{parent.hostname}:{os.getpid()}", types, served, parent.concurrency)
     return Announcer(connect(redis_url(config)), Keys(config.transport.prefix), announcement)
-
-
-def _open_or_exit(resources: ProcessResources) -> None:
-    try:
-        resources.open()
-    except DittoError as error:
-        logger.critical("the worker cannot start: %s", error)
-        raise SystemExit(_FAILED) from None
 
 
 def _resources_of(app: Any) -> ProcessResources | None:
@@ -114,3 +135,5 @@ def _close_in_main(sender: Any, **_: Any) -> None:
         resources.close()
         with suppress(*REDIS_ERRORS):  # then the lease runs out by itself
             stop_consumers()
+            if sender.app.conf.ditto_lease is not None:
+                sender.app.conf.ditto_lease.stop()

@@ -10,12 +10,12 @@ from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.errors import ConfigError
 from ditto_tasks.contracts.node import NODE_NAME
 from ditto_tasks.queues import queue_name
-from ditto_tasks.transport.connection import CONNECT_TIMEOUT, SOCKET_TIMEOUT
+from ditto_tasks.transport.connection import CONNECT_TIMEOUT, SOCKET_TIMEOUT, broker_errors, connect
 from ditto_tasks.transport.control import NodeControl
 from ditto_tasks.transport.serializer import SERIALIZER, register_serializer
 from ditto_tasks.transport.streams import SCHEME, register_transport
 
-__all__ = ["create_app", "node_queue", "queues_of", "redis_url", "uses_streams"]
+__all__ = ["create_app", "node_queue", "queues_of", "redis_url", "refuse_cluster", "uses_streams"]
 
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 _BACKEND = "ditto_tasks.transport.backend:NodeResultBackend"
@@ -49,6 +49,23 @@ def redis_url(config: DittoConfig) -> str:
             "no result backend: set DITTO_RESULT_URL to a Redis server, since DITTO_BROKER_URL is none"
         )
     return config.result_url
+
+
+def refuse_cluster(config: DittoConfig) -> None:
+    """See that the servers are no Redis Cluster: the scripts that keep the promises span many keys.
+
+    Raises:
+        ConfigError: one of them is.
+        BrokerUnavailable: one of them does not answer.
+    """
+    urls = {redis_url(config)} | ({str(config.broker_url)} if uses_streams(config) else set())
+    for url in urls:
+        with broker_errors("asking the server what it is"), connect(url) as client:
+            if client.info("cluster").get("cluster_enabled"):
+                raise ConfigError(
+                    "the Redis server is part of a Redis Cluster, which cannot keep what is promised: set "
+                    "DITTO_BROKER_URL and DITTO_RESULT_URL to a single server, or one under Sentinel"
+                )
 
 
 def node_queue(config: DittoConfig, node: str) -> str:

@@ -5,6 +5,7 @@ any two of them and leave the call in a state that the next one understands. `do
 states.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,8 +43,24 @@ local function begin(result, call, expires)
 end
 """
 
-# KEYS: result, call. ARGV: expiry of the call's hash.
-_BEGIN = BEGIN_FUNCTION + "return begin(KEYS[1], KEYS[2], ARGV[1])"
+# KEYS: result, call, leases. ARGV: expiry of the call's hash, the process that begins it and its pid, or ""
+# where the broker itself sees to it that a message is with one process only.
+# A call that a process with a lease holds is not begun a second time, however often it is delivered.
+_BEGIN = (
+    BEGIN_FUNCTION
+    + """
+if ARGV[2] == '' then return begin(KEYS[1], KEYS[2], ARGV[1]) end
+local holder = redis.call('HMGET', KEYS[2], 'owner', 'pid')
+if holder[1] and (holder[1] ~= ARGV[2] or holder[2] ~= ARGV[3]) and redis.call('EXISTS', KEYS[1]) == 0 then
+  local time = redis.call('TIME')
+  local lease = redis.call('ZSCORE', KEYS[3], holder[1])
+  if lease and tonumber(lease) > time[1] * 1000 then return {'held', 0, holder[1] .. ' ' .. holder[2]} end
+end
+local begun = begin(KEYS[1], KEYS[2], ARGV[1])
+if begun[2] then redis.call('HSET', KEYS[2], 'owner', ARGV[2], 'pid', ARGV[3]) end
+return begun
+"""
+)
 
 # KEYS: result, call, waiters, stream. ARGV: the result, its expiry, the sender's inbox or "", the inboxes'
 # expiry, the attempt that gave the result or "", group, entry or "", tag, key or "", limit or "", and what
@@ -97,12 +114,13 @@ class Begun:
     """What came of beginning a call.
 
     Attributes:
-        verdict: done: it has a result, leave it; cancelled: end it as that; run: go on.
+        verdict: done: it has a result, leave it; cancelled: end it as that; run: go on; held: another process
+            runs it.
         attempt: 1 the first time it is begun; also the fencing token of its result.
-        reason: why it was cancelled.
+        reason: why it was cancelled, or, of a held call, its holder and that one's pid.
     """
 
-    verdict: Literal["done", "cancelled", "run"]
+    verdict: Literal["done", "cancelled", "run", "held"]
     attempt: int = 0
     reason: str = ""
 
@@ -112,7 +130,7 @@ class Begun:
         if len(answer) == 1:
             return cls("done")
         reason = answer[2].decode() if len(answer) > 2 else ""
-        return cls("cancelled" if reason else "run", int(answer[1]), reason)
+        return cls(answer[0].decode(), int(answer[1]), reason)
 
 
 Ended = Literal["stored", "known", "overtaken"]
@@ -146,10 +164,15 @@ class Ledger:
         self._end = client.register_script(_END)
         self._cancel = client.register_script(_CANCEL)
 
-    def begin(self, execution_id: str) -> Begun:
-        """Count an attempt to run the call, unless it has its result."""
-        keys = [self._keys.result(execution_id), self._keys.call(execution_id)]
-        return Begun.of(self._begin(keys=keys, args=[self._expires]))
+    def begin(self, execution_id: str, owner: str = "") -> Begun:
+        """Count an attempt to run the call, unless it has its result.
+
+        Args:
+            owner: the name of this process's lease, with a broker that may deliver a call while it still
+            runs.
+        """
+        keys = [self._keys.result(execution_id), self._keys.call(execution_id), self._keys.leases]
+        return Begun.of(self._begin(keys=keys, args=[self._expires, owner, os.getpid()]))
 
     def end(
         self,

@@ -6,6 +6,8 @@ from billiard.exceptions import WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import revoked, task_ready
 
+from ditto_tasks.transport.streams import StreamChannel
+
 __all__ = ["REVOKED", "NodeRequest"]
 
 REVOKED = "revoked"  # the reason of such a cancel
@@ -20,14 +22,19 @@ class NodeRequest(Request):
     acknowledged: bool
 
     def acknowledge(self) -> None:
-        """Settle the message now, from whatever thread runs the call: the loop need not turn for it."""
-        if not self.acknowledged:
-            self.message.channel.qos.ack(self.message.delivery_tag)
+        """Settle a stream's message now, in the thread that runs the call: the loop need not turn for it."""
+        channel = self.message.channel
+        if not isinstance(channel, StreamChannel):
+            super().acknowledge()
+        elif not self.acknowledged:
+            channel.qos.ack(self.message.delivery_tag)
             self.acknowledged = True
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note that the call runs: should it be given back from now on, that counts as an attempt."""
-        self.message.channel.note_runs(self.message.delivery_tag)
+        channel = self.message.channel
+        if isinstance(channel, StreamChannel):
+            channel.note_runs(self.message.delivery_tag)
         super().on_accepted(pid, time_accepted)
 
     def revoked(self) -> bool:

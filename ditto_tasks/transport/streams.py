@@ -34,6 +34,7 @@ from ditto_tasks.transport.limits import Limit
 
 __all__ = [
     "SCHEME",
+    "StreamChannel",
     "StreamTransport",
     "delayed_member",
     "forget_delivery",

@@ -1,6 +1,8 @@
 """A node as a Celery task: attempts, deadline, cancel token and size limit around one execution."""
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ __all__ = ["DEADLINE_HEADER", "NodeTask", "TaskServices"]
 
 logger = logging.getLogger(__name__)
 
+_HELD_PAUSE = 1.0  # seconds between two looks whether another process still runs the call
+_pause = threading.Event()  # never set
 DEADLINE_HEADER = "ditto_deadline"  # seconds since the epoch; the caller's clock
 
 
@@ -36,6 +40,8 @@ class TaskServices:
         dead_letters: where calls go that killed too many processes.
         max_body_bytes: the largest result.
         max_deliveries: how often a call is begun before it is given up.
+        owner: names this process's lease, with a broker that may deliver a call while it still runs; else
+        empty.
     """
 
     run: Callable[[str, Any, Call], NodeResult]
@@ -44,6 +50,7 @@ class TaskServices:
     dead_letters: DeadLetters
     max_body_bytes: int
     max_deliveries: int
+    owner: str = ""
 
 
 class NodeTask(Task):
@@ -85,9 +92,7 @@ class NodeTask(Task):
     def _begin(self, execution_id: str) -> Begun:
         begun_with_fetch = (self.request.properties or {}).get(BEGUN_PROPERTY)
         try:
-            begun = (
-                Begun(*begun_with_fetch) if begun_with_fetch else self._services.ledger.begin(execution_id)
-            )
+            begun = Begun(*begun_with_fetch) if begun_with_fetch else self._begin_alone(execution_id)
         except REDIS_ERRORS as error:
             logger.warning("%s %s cannot begin: %s", execution_id, self.name, type(error).__name__)
             raise Reject(requeue=True) from None
@@ -97,6 +102,17 @@ class NodeTask(Task):
         if begun.verdict == "cancelled":
             self._services.executions.cancel(execution_id, begun.reason)
         self.request.ditto_attempt = begun.attempt
+        return begun
+
+    def _begin_alone(self, execution_id: str) -> Begun:
+        """Begin the call once no other process runs it: it was delivered again while it still ran."""
+        owner = self._services.owner
+        begun = self._services.ledger.begin(execution_id, owner)
+        while begun.verdict == "held":
+            if _is_gone(begun.reason, owner):
+                return self._services.ledger.begin(execution_id)
+            _pause.wait(_HELD_PAUSE)
+            begun = self._services.ledger.begin(execution_id, owner)
         return begun
 
     def _given_up(self, begun: Begun, input: Any, call: Call) -> NodeResult | None:
@@ -134,3 +150,15 @@ class NodeTask(Task):
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
             "or raise transport.maxBodyBytes",
         )
+
+
+def _is_gone(holder: str, owner: str) -> bool:
+    """Tell whether a call's holder was a process of this very worker that has died: a child of its pool."""
+    name, pid = holder.rsplit(" ", 1)
+    if name != owner:
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    return False
