@@ -11,7 +11,6 @@ from ditto_tasks.embedded.state import FOLDER
 from ditto_tasks.transport.app import create_app, node_queue, queues_of, redis_url, uses_streams
 from ditto_tasks.transport.connection import connect
 from ditto_tasks.transport.consumer import StreamConsumer
-from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
@@ -24,6 +23,9 @@ from workers.memory import memory_worker
 from workers.resources import ProcessResources
 
 __all__ = ["configured_workers", "create_worker_app"]
+
+
+_HEALTH_CHECK = 10.0  # seconds after which a silent connection is asked whether it is still one
 
 
 def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: str = "ditto") -> Celery:
@@ -47,8 +49,7 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
     services = TaskServices(
         run=resources.run,
         ledger=Ledger(redis, keys, int(config.transport.result_expires)),
-        executions=Executions(lambda: connect(redis_url(config)), keys),
-        dead_letters=DeadLetters(redis, keys),
+        executions=Executions(lambda: connect(redis_url(config), health_check_interval=_HEALTH_CHECK), keys),
         max_body_bytes=config.transport.max_body_bytes,
         max_deliveries=config.transport.max_deliveries,
         owner="" if lease is None else lease.name,

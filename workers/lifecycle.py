@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery import Celery, bootsteps, current_app, signals
+from celery.worker import state
 
 from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import DittoError
@@ -77,6 +78,8 @@ class ServeNodes(bootsteps.StartStopStep):
         if self._announcer is not None:
             self._announcer.stop()
             self._announcer = None
+        if _forks(parent):
+            _let_calls_end(parent)
 
     terminate = stop
 
@@ -89,6 +92,17 @@ def _hold_lease(lease: StreamConsumer | None) -> None:
 
 def _forget_dead(lease: StreamConsumer) -> None:
     lease.take_overdue(1)
+
+
+def _let_calls_end(parent: Any) -> None:
+    """Turn the event loop until the children have told that their calls ended.
+
+    A call's result is seen before that: a pool that is stopped in between does not listen any more, and its
+    children wait half a minute to be heard.
+    """
+    loop = parent.hub.create_loop()
+    while state.reserved_requests and not state.should_terminate:
+        next(loop)
 
 
 def _forks(parent: Any) -> bool:

@@ -91,7 +91,7 @@ def _outcome(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -
     except InvalidOutput as error:
         logger.error("%s %s: invalid output: %s", call.execution_id, node, error)
         return _failure(node, call, codes.invalid_output, codes.invalid_output_message)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a node may end its call, not its process
         logger.error("%s %s: %s, hidden from the caller", call.execution_id, node, type(error).__name__)
         logger.debug("%s %s: the hidden error", call.execution_id, node, exc_info=True)  # may hold secrets
         return _failure(node, call, codes.backend_error, codes.backend_error_message)

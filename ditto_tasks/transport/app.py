@@ -126,7 +126,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # a worker waits for its broker as long as it takes
         "broker_transport_options": {
-            "ditto_url": config.broker_url,
+            "ditto_secret_url": config.broker_url,
             "ditto_prefix": transport.prefix,
             "ditto_lease": transport.lease,
             "ditto_begins": int(transport.result_expires) if _is_one_server(config) else None,

@@ -172,7 +172,9 @@ class CeleryTransport:
         """Return this process's inbox: after a fork the parent's thread and connection are not ours."""
         with self._lock:
             if self._inbox is None or self._inbox_pid != os.getpid():
-                reader = connect(redis_url(self._config), socket_timeout=BLOCK_TIME + SOCKET_TIMEOUT)
+                reader = connect(
+                    redis_url(self._config), socket_timeout=BLOCK_TIME + SOCKET_TIMEOUT, retries=False
+                )
                 self._inbox = Inbox(self._redis, reader, self._keys)
                 self._inbox_pid = os.getpid()
             return self._inbox

@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport import scripts
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
+from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.entry import Entry, Fetched, read_entries
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
 from ditto_tasks.transport.limits import Limit
@@ -75,6 +76,8 @@ class StreamConsumer:
         self._not_run: dict[str, str] = {}
         self._unsettled: list[str] = []
         self._overdue: list[str] = []
+        self._renewed_at = float("inf")  # not yet
+        self._trusts_until = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._fetch = client.register_script(scripts.FETCH)
@@ -109,7 +112,7 @@ class StreamConsumer:
             if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
                 raise answer
 
-    def fetch(self, count: int) -> Fetched:
+    def fetch(self, count: int, streams: Sequence[str] | None = None) -> Fetched:
         """Take up to `count` messages, the most urgent streams first, as far as limits allow; does not wait.
 
         What was settled since the last time is removed in the same round trip.
@@ -120,13 +123,12 @@ class StreamConsumer:
             else [self._keys.result(""), self._keys.call(""), self._begins]
         )
         arguments = [self.group, self.name, count, *begins, self._limits_by_stream(), self.group]
+        arguments.append(uuid.uuid4().hex)
         try:
-            again, closed, parked, taken = self._after_settled(self._fetch, self._streams, arguments)
+            answer = self._after_settled(self._fetch, streams or self._streams, arguments)
         except ResponseError as error:
-            if "NOGROUP" not in str(error):
-                raise
-            self.make_groups()  # the server lost its data
-            return Fetched((), is_more=True)
+            raise ConnectionError(f"the server cannot give messages now: {error}") from None
+        again, closed, parked, taken = answer
         self._closed = {name.decode() for name in closed}
         entries = self._entries(taken)
         for entry in entries:
@@ -227,6 +229,13 @@ class StreamConsumer:
                 ],
             )
 
+    def give_up(self, entry: Entry) -> None:
+        """Move an entry that no worker can read to the dead letters."""
+        fields = {name: value.decode(errors="replace") for name, value in entry.fields.items()}
+        letter = DeadCall(entry.fields.get("i", b"").decode(errors="replace"), "", fields, time.time())
+        DeadLetters(self._client, self._keys).add(letter)
+        self.settle(entry.tag)
+
     def release_strays(self, idle: int = 0) -> None:
         """Give back what is noted under our name and never arrived: its reply was lost with a connection.
 
@@ -283,6 +292,7 @@ class StreamConsumer:
             key = entry[1].get(b"k", b"").decode()
             tag = tag_of(id, stream, key)
             self._held.add(tag)
+            self._not_run[tag] = entry[1].get(b"i", b"").decode()
             self.release(tag)
 
     def _bells(self) -> list[str]:
@@ -322,6 +332,8 @@ class StreamConsumer:
                     self.on_change()
             except REDIS_ERRORS as error:
                 logger.warning("the lease could not be renewed: %s", type(error).__name__)
+            except Exception:  # without its thread the lease would end while calls run
+                logger.exception("a look for dead processes failed")
 
     def _renew(self) -> None:
         self._looks_at_lists = not self._looks_at_lists
@@ -329,7 +341,14 @@ class StreamConsumer:
         keys += self._lists if self._looks_at_lists else ()
         lease = int(self._lease * 1000)
         arguments = [self.name, lease, _MOVED_AT_ONCE, encode_json(self._streams), _LIST_SEPARATOR]
-        self._overdue = [name.decode() for name in self._after_settled(self._tick, keys, arguments)]
+        ended = self._after_settled(self._tick, keys, arguments)
+        now = time.monotonic()
+        if (
+            now - self._renewed_at > self._lease
+        ):  # the server was away: the others get as long to renew theirs
+            self._trusts_until = now + self._lease
+        self._renewed_at = now
+        self._overdue = [name.decode() for name in ended] if now >= self._trusts_until else []
 
     def _after_settled(self, script: Any, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run a script; what was settled since the last time is removed in the same round trip."""

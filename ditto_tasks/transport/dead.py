@@ -6,10 +6,9 @@ from typing import Any
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.ledger import DEAD_KEPT
 
-__all__ = ["DeadCall", "DeadLetters"]
-
-_KEPT = 10_000  # calls; the oldest are dropped beyond
+__all__ = ["DeadCall", "DeadLetters", "encode_dead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +28,11 @@ class DeadCall:
     given_up_at: float
 
 
+def encode_dead(call: DeadCall) -> bytes:
+    """Write a call as it is kept."""
+    return encode_json(asdict(call))
+
+
 class DeadLetters:
     """Keeps the calls that were given up, the newest first."""
 
@@ -38,9 +42,8 @@ class DeadLetters:
 
     def add(self, call: DeadCall) -> None:
         """Keep a call."""
-        self._client.pipeline().lpush(self._key, encode_json(asdict(call))).ltrim(
-            self._key, 0, _KEPT
-        ).execute()
+        pipeline = self._client.pipeline()
+        pipeline.lpush(self._key, encode_dead(call)).ltrim(self._key, 0, DEAD_KEPT - 1).execute()
 
     def list(self) -> list[DeadCall]:
         """List all calls, the newest first."""

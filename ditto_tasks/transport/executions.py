@@ -84,7 +84,9 @@ class Executions:
                 self._follow(client)
             except REDIS_ERRORS as error:
                 logger.warning("cancels are not heard (%s); connecting again", type(error).__name__)
-                pause.wait(_RECONNECT_PAUSE)
+            except Exception:
+                logger.exception("cancels are not heard; connecting again")
+            pause.wait(_RECONNECT_PAUSE)
 
     def _follow(self, client: RedisClient) -> None:
         with client.pubsub(ignore_subscribe_messages=True) as channel:
@@ -93,8 +95,14 @@ class Executions:
             while True:
                 message = channel.get_message(timeout=_LISTEN_TIME)
                 if message is not None:
-                    execution_id, reason = decode_json(message["data"])
-                    self.cancel(execution_id, reason)
+                    self._hear(message["data"])
+
+    def _hear(self, told: bytes) -> None:
+        try:
+            execution_id, reason = decode_json(told)
+            self.cancel(str(execution_id), str(reason))
+        except (ValueError, TypeError):
+            logger.warning("something that is no cancel was told on the channel of cancels")
 
     def _read_tombstones(self, client: RedisClient) -> None:
         with self._lock:

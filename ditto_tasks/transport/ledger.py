@@ -6,6 +6,7 @@ states.
 """
 
 import os
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from ditto_tasks.transport.tags import split_tag
 __all__ = [
     "BEGIN_FUNCTION",
     "BEGUN_PROPERTY",
+    "DEAD_KEPT",
     "INBOX_EXPIRY",
     "Begun",
     "Delivery",
@@ -28,52 +30,72 @@ __all__ = [
 ]
 
 BEGUN_PROPERTY = "ditto_begun"  # of a message: the verdict, attempt and reason with which its call was begun
+DEAD_KEPT = 10_000  # calls that were given up; the oldest are dropped beyond
 INBOX_EXPIRY = 600  # seconds that results stay in the inbox of a process that reads no more
 
-# Begins a call: the key of its result, that of its hash, and the hash's expiry. Fetching begins calls as
-# well.
-BEGIN_FUNCTION = """
-local function begin(result, call, expires)
-  if redis.call('EXISTS', result) == 1 then return {'done'} end
-  local reason = redis.call('HGET', call, 'cancelled')
-  local attempt = redis.call('HINCRBY', call, 'attempts', 1)
-  redis.call('EXPIRE', call, expires)
+# Whether a key holds a final state, by the first field of what Celery stores.
+FINAL_FUNCTION = """
+local function is_final(result)
+  local stored = redis.call('GETRANGE', result, 0, 20)
+  for _, final in ipairs({'SUCCESS', 'FAILURE', 'REVOKED'}) do
+    if string.find(stored, '{"status":"' .. final, 1, true) == 1 then return true end
+  end
+  return false
+end
+"""
+
+# Begins a call: the key of its result, that of its hash and the hash's expiry, stream and entry that brought
+# it or "", and what tells this step from any other, so that it may be sent again. Fetching begins calls as
+# well. A second entry of a call whose first is still in its stream was written twice by a broken connection:
+# it is dropped.
+BEGIN_FUNCTION = (
+    FINAL_FUNCTION
+    + """
+local function begin(result, call, expires, stream, entry, step)
+  if is_final(result) then return {'done'} end
+  local known = redis.call('HMGET', call, 'cancelled', 'attempts', 'step', 'stream', 'entry')
+  local reason, attempt = known[1], known[2]
+  local is_other = known[5] and known[5] ~= '' and known[5] ~= entry
+  if is_other and #redis.call('XRANGE', known[4], known[5], known[5]) > 0 then return {'done'} end
+  if known[3] ~= step then
+    attempt = redis.call('HINCRBY', call, 'attempts', 1)
+    redis.call('HSET', call, 'step', step, 'stream', stream, 'entry', entry)
+    redis.call('EXPIRE', call, expires)
+  end
   if reason then return {'cancelled', attempt, reason} end
   return {'run', attempt}
 end
 """
+)
 
 # KEYS: result, call, leases. ARGV: expiry of the call's hash, the process that begins it and its pid, or ""
-# where the broker itself sees to it that a message is with one process only.
-# A call that a process with a lease holds is not begun a second time, however often it is delivered.
+# where the broker itself sees to it that a message is with one process only; stream, entry, step: as for
+# `begin`. A call that a process with a lease holds is not begun a second time, however often it is delivered.
 _BEGIN = (
     BEGIN_FUNCTION
     + """
-if ARGV[2] == '' then return begin(KEYS[1], KEYS[2], ARGV[1]) end
+if ARGV[2] == '' then return begin(KEYS[1], KEYS[2], ARGV[1], ARGV[4], ARGV[5], ARGV[6]) end
 local holder = redis.call('HMGET', KEYS[2], 'owner', 'pid')
 if holder[1] and (holder[1] ~= ARGV[2] or holder[2] ~= ARGV[3]) and redis.call('EXISTS', KEYS[1]) == 0 then
   local time = redis.call('TIME')
   local lease = redis.call('ZSCORE', KEYS[3], holder[1])
   if lease and tonumber(lease) > time[1] * 1000 then return {'held', 0, holder[1] .. ' ' .. holder[2]} end
 end
-local begun = begin(KEYS[1], KEYS[2], ARGV[1])
+local begun = begin(KEYS[1], KEYS[2], ARGV[1], ARGV[4], ARGV[5], ARGV[6])
 if begun[2] then redis.call('HSET', KEYS[2], 'owner', ARGV[2], 'pid', ARGV[3]) end
 return begun
 """
 )
 
-# KEYS: result, call, waiters, stream. ARGV: the result, its expiry, the sender's inbox or "", the inboxes'
-# expiry, the attempt that gave the result or "", group, entry or "", tag, key or "", limit or "", and what
-# all keys begin with.
-# Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1). The
-# state is the first field of what Celery stores.
+# KEYS: result, call, waiters, stream, dead letters. ARGV: the result, its expiry, the sender's inbox or "",
+# the inboxes' expiry, the attempt that gave the result or "", group, entry or "", tag, key or "", limit or
+# "", what all keys begin with, the call for the dead letters or "", and how many of those are kept.
+# Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1).
 _END = (
     LIMIT_FUNCTIONS
+    + FINAL_FUNCTION
     + """
-local stored = redis.call('GETRANGE', KEYS[1], 0, 20)
-for _, final in ipairs({'SUCCESS', 'FAILURE', 'REVOKED'}) do
-  if string.find(stored, '{"status":"' .. final, 1, true) == 1 then return 0 end
-end
+if is_final(KEYS[1]) then return 0 end
 local latest = redis.call('HGET', KEYS[2], 'attempts')
 if ARGV[5] ~= '' and latest and tonumber(latest) > tonumber(ARGV[5]) then return -1 end
 redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
@@ -85,6 +107,10 @@ for _, inbox in ipairs(inboxes) do
   redis.call('EXPIRE', inbox, ARGV[4])
 end
 redis.call('DEL', KEYS[2], KEYS[3])
+if ARGV[12] ~= '' then
+  redis.call('LPUSH', KEYS[5], ARGV[12])
+  redis.call('LTRIM', KEYS[5], 0, ARGV[13] - 1)
+end
 if ARGV[7] ~= '' then
   redis.call('XACK', KEYS[4], ARGV[6], ARGV[7])
   redis.call('XDEL', KEYS[4], ARGV[7])
@@ -95,13 +121,16 @@ return 1
 )
 
 # KEYS: result, call. ARGV: reason, expiry of the call's hash, channel, what is told there.
-_CANCEL = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+_CANCEL = (
+    FINAL_FUNCTION
+    + """
+if is_final(KEYS[1]) then return 0 end
 redis.call('HSETNX', KEYS[2], 'cancelled', ARGV[1])
 redis.call('EXPIRE', KEYS[2], ARGV[2])
 redis.call('PUBLISH', ARGV[3], ARGV[4])
 return 1
 """
+)
 
 
 def cancel_message(execution_id: str, reason: str) -> bytes:
@@ -164,15 +193,18 @@ class Ledger:
         self._end = client.register_script(_END)
         self._cancel = client.register_script(_CANCEL)
 
-    def begin(self, execution_id: str, owner: str = "") -> Begun:
+    def begin(self, execution_id: str, owner: str = "", tag: str = "") -> Begun:
         """Count an attempt to run the call, unless it has its result.
 
         Args:
+            tag: the delivery tag of the stream entry that brought it; empty with other brokers.
             owner: the name of this process's lease, with a broker that may deliver a call while it still
             runs.
         """
         keys = [self._keys.result(execution_id), self._keys.call(execution_id), self._keys.leases]
-        return Begun.of(self._begin(keys=keys, args=[self._expires, owner, os.getpid()]))
+        entry, stream, _ = split_tag(tag) if tag else ("", "", "")
+        arguments = [self._expires, owner, os.getpid(), stream, entry, uuid.uuid4().hex]
+        return Begun.of(self._begin(keys=keys, args=arguments))
 
     def end(
         self,
@@ -182,14 +214,25 @@ class Ledger:
         inbox: str = "",
         attempt: int | None = None,
         delivery: Delivery | None = None,
+        dead: bytes = b"",
     ) -> Ended:
-        """Store the result, wake who waits for it, and remove its delivery, in one step."""
+        """Store the result, wake who waits for it, and remove its delivery, in one step.
+
+        Args:
+            dead: the call itself, for the dead letters, when the result says that it was given up.
+        """
         keys = self._keys
         entry, stream, key = split_tag(delivery.tag) if delivery else ("", keys.call(execution_id), "")
         limit = delivery.limit if delivery else None
         return _ENDED[
             self._end(
-                keys=[keys.result(execution_id), keys.call(execution_id), keys.waiters(execution_id), stream],
+                keys=[
+                    keys.result(execution_id),
+                    keys.call(execution_id),
+                    keys.waiters(execution_id),
+                    stream,
+                    keys.dead,
+                ],
                 args=[
                     stored,
                     self._expires,
@@ -202,6 +245,8 @@ class Ledger:
                     key,
                     limit.encode() if limit else "",
                     keys.prefix,
+                    dead,
+                    DEAD_KEPT,
                 ],
             )
         ]

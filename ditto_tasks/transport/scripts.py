@@ -22,9 +22,9 @@ local function tag_of(entry, stream, key) return entry .. ' ' .. stream .. (key 
 
 # KEYS: streams in order of urgency. ARGV: group, consumer, how many at most; where results are kept here,
 # too, what the keys of results and of calls begin with, and the expiry of the latter, since calls are begun
-# then as they are fetched, else ""; the limits by stream, or ""; what all keys begin with. A call's id is
-# its entry's first field. Returns when to ask again in ms or 0, the limits without room, how many calls were
-# parked, and the entries.
+# then as they are fetched, else ""; the limits by stream, or ""; what all keys begin with; what tells this
+# fetch from any other. A call's id is its entry's first field.
+# Returns when to ask again in ms or 0, the limits without room, how many calls were parked, and the entries.
 FETCH = (
     BEGIN_FUNCTION
     + _NOW
@@ -42,7 +42,12 @@ for _, stream in ipairs(KEYS) do
     if pause and (again == 0 or pause < again) then again = pause end
   end
   local read = count > 0
-    and redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', count, 'STREAMS', stream, '>')
+    and redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', count, 'STREAMS', stream, '>')
+  if read and read.err then  -- a queue that was purged, or a server that lost its data
+    redis.call('XGROUP', 'CREATE', stream, ARGV[1], '0', 'MKSTREAM')
+    read = false
+    parked = parked + 1
+  end
   local begun_here = 0
   for _, entry in ipairs(read and read[1][2] or {}) do
     local key = limit and field(entry[2], 'k')
@@ -53,7 +58,8 @@ for _, stream in ipairs(KEYS) do
     else
       local begun = {}
       if ARGV[4] ~= '' and entry[2][1] == 'i' then
-        begun = begin(ARGV[4] .. entry[2][2], ARGV[5] .. entry[2][2], ARGV[6])
+        local id, step = entry[2][2], ARGV[9] .. entry[1]
+        begun = begin(ARGV[4] .. id, ARGV[5] .. id, ARGV[6], stream, entry[1], step)
       end
       taken[#taken + 1] = {stream, entry[1], entry[2], begun}
       left, begun_here = left - 1, begun_here + 1
@@ -122,7 +128,8 @@ for _, due in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 
   redis.call('XADD', string.sub(due, 1, stop - 1), '*', unpack(fields))
   redis.call('ZREM', KEYS[2], due)
 end
-if #KEYS == 3 then return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now) end
+local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+if #KEYS == 3 then return ended end
 local pop = {'LMPOP', #KEYS - 3, unpack(KEYS, 4)}
 for _, word in ipairs({'RIGHT', 'COUNT', ARGV[3]}) do pop[#pop + 1] = word end
 local popped = redis.call(unpack(pop))
@@ -131,7 +138,7 @@ if popped then
   local stream = stop and string.sub(popped[1], 1, stop - 1) .. ':low' or popped[1] .. ':normal'
   for _, message in ipairs(popped[2]) do redis.call('XADD', stream, '*', 'r', message) end
 end
-return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+return ended
 """
 
 # KEYS: leases, consumers, the streams that we read. ARGV: group, the dead, us, how many at most, the limits
@@ -162,8 +169,8 @@ local function may_take(stream, entry)
 end
 for index = 3, #KEYS do
   if left <= 0 then break end
-  local pending = redis.call('XPENDING', KEYS[index], ARGV[1], '-', '+', left, ARGV[2])
-  for _, held in ipairs(pending) do
+  local pending = redis.pcall('XPENDING', KEYS[index], ARGV[1], '-', '+', left, ARGV[2])
+  for _, held in ipairs(pending.err and {} or pending) do
     local claimed = may_take(KEYS[index], held[1])
       and redis.call('XCLAIM', KEYS[index], ARGV[1], ARGV[3], 0, held[1]) or {}
     for _, entry in ipairs(claimed) do
@@ -175,11 +182,11 @@ end
 local streams = redis.call('HGET', KEYS[2], ARGV[2])
 for _, stream in ipairs(streams and cjson.decode(streams) or {}) do
   if redis.call('EXISTS', stream) == 1
-      and #redis.call('XPENDING', stream, ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return taken end
+      and #redis.pcall('XPENDING', stream, ARGV[1], '-', '+', 1, ARGV[2]) > 0 then return taken end
 end
 for _, stream in ipairs(streams and cjson.decode(streams) or {}) do
   if redis.call('EXISTS', stream) == 1 then
-    redis.call('XGROUP', 'DELCONSUMER', stream, ARGV[1], ARGV[2])
+    redis.pcall('XGROUP', 'DELCONSUMER', stream, ARGV[1], ARGV[2])
   end
 end
 redis.call('ZREM', KEYS[1], ARGV[2])
@@ -210,8 +217,9 @@ local held = redis.call('XPENDING', KEYS[3], ARGV[1], ARGV[4], ARGV[4], 1)[1]
 if not held or held[2] ~= ARGV[2] then return 0 end
 redis.call('XCLAIM', KEYS[3], ARGV[1], ARGV[3], 0, ARGV[4], 'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
 if ARGV[7] ~= '' then free(ARGV[8], cjson.decode(ARGV[7]), ARGV[5], ARGV[6]) end
-local is_known = ARGV[9] ~= '' and redis.call('EXISTS', ARGV[9]) == 1
-if is_known then redis.call('HINCRBY', ARGV[9], 'attempts', -1) end
+if ARGV[9] ~= '' and redis.call('HGET', ARGV[9], 'entry') == ARGV[4] then
+  redis.call('HINCRBY', ARGV[9], 'attempts', -1)
+end
 redis.call('ZADD', KEYS[1], 0, ARGV[3])
 note(KEYS[2], ARGV[3], KEYS[3])
 return 1

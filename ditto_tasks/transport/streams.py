@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any
 
 from celery.utils.time import maybe_iso8601
-from celery.worker.state import active_requests
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 
@@ -39,6 +38,7 @@ __all__ = [
     "delayed_member",
     "forget_delivery",
     "message_fields",
+    "read_message",
     "register_transport",
     "stop_consumers",
 ]
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 SCHEME = "ditto"  # the name under which kombu knows this transport
 
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
-_OPTIONS = ("ditto_url", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
+_OPTIONS = ("ditto_secret_url", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
 _WAITED = 0.001  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
 
@@ -102,12 +102,11 @@ class StreamQoS(virtual.QoS):
         self._free(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
-        """Give back what was fetched and not begun; what runs goes on, whether or not the connection does."""
-        self._flush()
-        running = {request.message.delivery_tag for request in tuple(active_requests)}
-        for delivery_tag in list(self._delivered):
-            if delivery_tag not in running:
-                self.channel.consumer.release(delivery_tag)
+        """Give nothing back: the pool has all that was delivered, and runs it, with or without this
+        connection.
+
+        What is left when the process ends is given back by `stop_consumers`.
+        """
         self._delivered.clear()
         return []
 
@@ -125,7 +124,7 @@ class StreamChannel(kombu_redis.Channel):
     QoS = StreamQoS
     body_encoding = None  # bodies are JSON text already
     from_transport_options = (*kombu_redis.Channel.from_transport_options, *_OPTIONS)
-    ditto_url = ""
+    ditto_secret_url = ""  # named so that Celery hides it where it shows its settings
     ditto_prefix = "ditto"
     ditto_lease = 10.0
     ditto_begins: int | None = None
@@ -145,7 +144,7 @@ class StreamChannel(kombu_redis.Channel):
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
         return _consumer_of_process(
-            self.ditto_url, self.ditto_prefix, self.ditto_lease, self.ditto_begins, self.ditto_limits
+            self.ditto_secret_url, self.ditto_prefix, self.ditto_lease, self.ditto_begins, self.ditto_limits
         )
 
     def note_runs(self, delivery_tag: str) -> None:
@@ -202,7 +201,9 @@ class StreamChannel(kombu_redis.Channel):
             free -= self._fetch(free)
         if free > 0:
             self._send_read()
-        elif self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
+            return
+        self._has_backlog = True  # what comes until a slot is free
+        if self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
             self.connection_wake()
 
     def _fetch(self, free: int) -> int:
@@ -257,18 +258,40 @@ class StreamChannel(kombu_redis.Channel):
         fetched = self.consumer.read_reply(reply)
         if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
             self._has_backlog = True
-        if not fetched.entries:
+        entries = list(fetched.entries)
+        for _ in range(self._excess(entries)):
+            self.consumer.release(entries.pop().tag)
+        if not entries:
             raise Empty
-        return self._deliver_all(fetched.entries) > 0
+        return self._deliver_all(entries) > 0
+
+    def _excess(self, entries: Sequence[Entry]) -> int:
+        """Count the entries for which there is no slot: a read of many streams may bring one of each."""
+        return min(
+            len(entries), max(0, self.consumer.held - int(self.qos.prefetch_count or self.consumer.held))
+        )
 
     def _deliver_all(self, entries: Sequence[Entry]) -> int:
-        for entry in entries:
-            try:
-                self.connection._deliver(_message(entry), self._queue_of[entry.stream])
-            except Exception:
+        waiting = list(entries)
+        try:
+            while waiting:
+                entry = waiting.pop(0)
+                message = self._read(entry)
+                if message is not None:
+                    self.connection._deliver(message, self._queue_of[entry.stream])
+        finally:
+            for entry in waiting:  # something went wrong with the one before
                 self.consumer.release(entry.tag)
-                raise
         return len(entries)
+
+    def _read(self, entry: Entry) -> dict[str, Any] | None:
+        """Put a message together; what is none goes to the dead letters, and not round and round."""
+        try:
+            return read_message(entry)
+        except ValueError as error:
+            logger.error("%s is no message (%s): given up", entry.tag, error)
+            self.consumer.give_up(entry)
+            return None
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         if not self._is_stream(queue):
@@ -288,9 +311,8 @@ class StreamChannel(kombu_redis.Channel):
         if not self._is_stream(queue):
             found: dict[str, Any] = super()._get(queue)
             return found
-        self.consumer.read([queue])
-        for entry in self.consumer.fetch(1).entries:
-            return _message(entry)
+        for entry in self.consumer.fetch(1, streams_of(queue)).entries:
+            return read_message(entry)
         raise Empty
 
     def _size(self, queue: str) -> int:
@@ -328,6 +350,29 @@ class StreamChannel(kombu_redis.Channel):
             client.delete(*streams_of(queue))
 
 
+class StreamPoller(kombu_redis.MultiChannelPoller):
+    """kombu's poller, in which a worker without an event loop (gevent) waits: it can be woken, too."""
+
+    def __init__(self, transport: "StreamTransport") -> None:
+        super().__init__()
+        self._transport = transport
+        self._woken: socket.socket | None = None
+        self.has_event_loop = False
+
+    def on_poll_start(self) -> None:
+        super().on_poll_start()
+        reads = any(channel.active_queues for channel in self._channels)
+        if reads and not self.has_event_loop and self._woken is None:
+            self._woken = self._transport.hang_bell()
+            self.poller.register(self._woken, self.eventflags)
+
+    def handle_event(self, fileno: int, event: int) -> Any:
+        if self._woken is None or fileno != self._woken.fileno():
+            return super().handle_event(fileno, event)
+        _drain(self._woken)
+        return True, self
+
+
 class StreamTransport(kombu_redis.Transport):
     """The transport that `SCHEME` chooses."""
 
@@ -337,7 +382,8 @@ class StreamTransport(kombu_redis.Transport):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._bell: tuple[socket.socket, socket.socket] | None = None  # a worker's only: others have no loop
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # a worker's only: others do not wait
+        self.cycle = StreamPoller(self)
 
     @property
     def supports_batch_publish(self) -> bool:
@@ -352,29 +398,37 @@ class StreamTransport(kombu_redis.Transport):
             except OSError:
                 logger.debug("the event loop is awake already, or closed")
 
-    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        super().register_with_event_loop(connection, loop)
+    def hang_bell(self) -> socket.socket:
+        """Make what `wake` rings; returns the end that gets readable."""
         self._bell = socket.socketpair()
         for end in self._bell:
             end.setblocking(False)
-        loop.add_reader(self._bell[0].fileno(), self._on_woken, self._bell[0])
+        return self._bell[0]
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        self.cycle.has_event_loop = True
+        super().register_with_event_loop(connection, loop)
+        woken = self.hang_bell()
+        loop.add_reader(woken.fileno(), _drain, woken)
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
         for end in self._bell or ():
             end.close()
 
-    def _on_woken(self, woken: socket.socket) -> None:
-        try:
-            woken.recv(4096)
-        except OSError:
-            logger.debug("woken for nothing")
+
+def _drain(woken: socket.socket) -> None:
+    try:
+        woken.recv(4096)
+    except OSError:
+        logger.debug("woken for nothing")
 
 
 def stop_consumers() -> None:
     """End the leases of this process and give back what it still holds."""
-    for pid, consumer in list(_consumers.values()):
+    for server, (pid, consumer) in list(_consumers.items()):
         if pid == os.getpid():
+            del _consumers[server]
             consumer.stop()
 
 
@@ -400,15 +454,21 @@ def _consumer_of_process(
         return consumer
 
 
-def _message(entry: Entry) -> dict[str, Any]:
-    """Put a message together as kombu wants it; its delivery tag says where it lies."""
-    if "r" in entry.fields:  # as a plain Celery client wrote it
-        message: dict[str, Any] = decode_json(entry.fields["r"])
-    else:
-        message = decode_json(entry.fields["m"])
+def read_message(entry: Entry) -> dict[str, Any]:
+    """Put a message together as kombu wants it; its delivery tag says where it lies.
+
+    Raises:
+        ValueError: the entry holds no message.
+    """
+    message = decode_json(entry.fields.get("r") or entry.fields.get("m", b""))  # r: a plain Celery client's
+    if not isinstance(message, dict) or not isinstance(message.get("headers"), dict):
+        raise ValueError("it has no headers")
+    properties = message.get("properties")
+    if not isinstance(properties, dict) or not isinstance(properties.get("delivery_info"), dict):
+        raise ValueError("it has no properties")
+    if "b" in entry.fields:
         body = entry.fields["b"]
         message["body"] = body if message.get("content-encoding") == "binary" else body.decode()
-    properties = message["properties"]
     properties["delivery_tag"] = entry.tag
     properties["delivery_info"]["redelivered"] = entry.is_taken_over
     if entry.begun is not None:

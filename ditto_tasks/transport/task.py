@@ -10,15 +10,18 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject
+from celery.utils.time import maybe_iso8601
+from pydantic import ValidationError
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.transport.connection import REDIS_ERRORS
-from ditto_tasks.transport.dead import DeadCall, DeadLetters
+from ditto_tasks.transport.dead import DeadCall, encode_dead
 from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Begun, Ledger
+from ditto_tasks.transport.tags import stream_tag
 
 __all__ = ["DEADLINE_HEADER", "NodeTask", "TaskServices"]
 
@@ -37,7 +40,6 @@ class TaskServices:
         run: runs a node in this process: (node, input, call) to result.
         ledger: the states of calls.
         executions: the calls that run in this process.
-        dead_letters: where calls go that killed too many processes.
         max_body_bytes: the largest result.
         max_deliveries: how often a call is begun before it is given up.
         owner: names this process's lease, with a broker that may deliver a call while it still runs; else
@@ -47,7 +49,6 @@ class TaskServices:
     run: Callable[[str, Any, Call], NodeResult]
     ledger: Ledger
     executions: Executions
-    dead_letters: DeadLetters
     max_body_bytes: int
     max_deliveries: int
     owner: str = ""
@@ -107,12 +108,13 @@ class NodeTask(Task):
     def _begin_alone(self, execution_id: str) -> Begun:
         """Begin the call once no other process runs it: it was delivered again while it still ran."""
         owner = self._services.owner
-        begun = self._services.ledger.begin(execution_id, owner)
+        tag = stream_tag(self.request)
+        begun = self._services.ledger.begin(execution_id, owner, tag)
         while begun.verdict == "held":
             if _is_gone(begun.reason, owner):
                 return self._services.ledger.begin(execution_id)
             _pause.wait(_HELD_PAUSE)
-            begun = self._services.ledger.begin(execution_id, owner)
+            begun = self._services.ledger.begin(execution_id, owner, tag)
         return begun
 
     def _given_up(self, begun: Begun, input: Any, call: Call) -> NodeResult | None:
@@ -121,7 +123,7 @@ class NodeTask(Task):
             return None
         if begun.attempt > self._services.max_deliveries:
             message = f"Every process that ran the call died, {begun.attempt - 1} times: it was given up"
-            self._services.dead_letters.add(DeadCall(call.execution_id, self.name, input, time.time()))
+            self.request.ditto_dead = encode_dead(DeadCall(call.execution_id, self.name, input, time.time()))
             return NodeResult.failure(call.execution_id, self.name, "WORKER_LOST", message)
         if not self._may_repeat(input):
             message = "The process that ran the call died: it may or may not have taken effect"
@@ -131,12 +133,20 @@ class NodeTask(Task):
     def _may_repeat(self, input: Any) -> bool:
         """Tell whether running this input twice does no harm; the catalogue decides of its own nodes."""
         spec = NODE_SPECS.get(self.name)
-        return self._is_repeatable if spec is None else spec.is_repeatable(spec.input.from_wire(input))
+        if spec is None:
+            return self._is_repeatable
+        try:
+            return spec.is_repeatable(spec.input.from_wire(input))
+        except ValidationError:
+            return True  # it is refused again
 
     def _deadline(self) -> float | None:
         """Translate the caller's deadline to this process's monotonic clock."""
-        expires_at = (self.request.headers or {}).get(DEADLINE_HEADER)
-        return None if expires_at is None else time.monotonic() + (float(expires_at) - time.time())
+        header = (self.request.headers or {}).get(DEADLINE_HEADER)
+        ends = [float(header)] if header is not None else []
+        if self.request.expires is not None:  # Celery's own
+            ends.append(maybe_iso8601(self.request.expires).timestamp())
+        return time.monotonic() + (min(ends) - time.time()) if ends else None
 
     def _fitting(self, result: NodeResult) -> NodeResult:
         size = len(encode_json(result.to_wire()))
