@@ -33,6 +33,7 @@ _LIST_SUFFIXES = ("", *(f"{_LIST_SEPARATOR}{priority}" for priority in (3, 6, 9)
 _STRAYS_INTERVAL = 30.0  # seconds between two looks for messages whose delivery was lost
 _STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that never arrived counts as that
 _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
+_SUSPECT_FROM = 2  # deliveries; with that many processes a call has died
 _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
@@ -90,7 +91,8 @@ end
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 """
 
-# KEYS: leases, consumers, the streams that we read. ARGV: group, the dead, us, how many at most.
+# KEYS: leases, consumers, the streams that we read. ARGV: group, the dead, us, how many at most, from how
+# many deliveries on a call is a suspect, how many of those at most.
 # Streams that the dead read and we do not are left to others; when none holds anything, the dead is
 # forgotten.
 _TAKE_OVER = """
@@ -98,15 +100,19 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local lease = redis.call('ZSCORE', KEYS[1], ARGV[2])
 if not lease or tonumber(lease) > now then return {} end
-local left, taken = tonumber(ARGV[4]), {}
+local left, suspects, taken = tonumber(ARGV[4]), tonumber(ARGV[6]), {}
 for index = 3, #KEYS do
   if left <= 0 then break end
   local pending = redis.call('XPENDING', KEYS[index], ARGV[1], '-', '+', left, ARGV[2])
   for _, held in ipairs(pending) do
-    local claimed = redis.call('XCLAIM', KEYS[index], ARGV[1], ARGV[3], 0, held[1])
-    for _, entry in ipairs(claimed) do
-      taken[#taken + 1] = {KEYS[index], entry[1], entry[2]}
-      left = left - 1
+    local is_suspect = held[4] >= tonumber(ARGV[5])
+    if not is_suspect or suspects > 0 then
+      local claimed = redis.call('XCLAIM', KEYS[index], ARGV[1], ARGV[3], 0, held[1])
+      for _, entry in ipairs(claimed) do
+        taken[#taken + 1] = {KEYS[index], entry[1], entry[2], {}, held[4]}
+        left = left - 1
+        if is_suspect then suspects = suspects - 1 end
+      end
     end
   end
 end
@@ -222,6 +228,7 @@ class StreamConsumer:
         self._lists: list[str] = []
         self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
+        self._suspect = ""
         self._unsettled: list[str] = []
         self._overdue: list[str] = []
         self._stopping = threading.Event()
@@ -280,7 +287,10 @@ class StreamConsumer:
         return self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
 
     def take_overdue(self, count: int) -> list[Entry]:
-        """Take up to `count` messages of processes whose lease has run out."""
+        """Take up to `count` messages of processes whose lease has run out.
+
+        Of those that two processes died with, this one holds one at a time: the innocent among them end.
+        """
         taken: list[Entry] = []
         dead, self._overdue = self._overdue, []
         for name in dead:
@@ -295,9 +305,13 @@ class StreamConsumer:
     def _take(self, name: str, count: int) -> list[Entry]:
         answer = self._take_over(
             keys=[self._keys.leases, self._keys.consumers, *self._streams],
-            args=[self.group, name, self.name, count],
+            args=[self.group, name, self.name, count, _SUSPECT_FROM, int(self._suspect not in self._held)],
         )
-        return self._entries(answer, is_taken_over=True)
+        entries = self._entries(answer, is_taken_over=True)
+        for entry, (*_, deliveries) in zip(entries, answer, strict=True):
+            if deliveries >= _SUSPECT_FROM:
+                self._suspect = entry.tag
+        return entries
 
     @property
     def has_overdue(self) -> bool:
