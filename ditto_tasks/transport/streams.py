@@ -232,7 +232,13 @@ class StreamChannel(kombu_redis.Channel):
     def _deliver_all(self, entries: list[Entry]) -> int:
         for entry in entries:
             try:
-                self.connection._deliver(_message(entry), self._queue_of[entry.stream])
+                message = _message(entry)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                logger.error("%s is no message (%s): removed", entry.tag, type(error).__name__)
+                self.consumer.settle(entry.tag)
+                continue
+            try:
+                self.connection._deliver(message, self._queue_of[entry.stream])
             except Exception:
                 self.consumer.release(entry.tag)
                 raise
