@@ -4,6 +4,7 @@ A result is written once, under Celery's own key, so that any Celery client can 
 is pushed into the inboxes of the processes that wait for it, and its message is removed from the queue.
 """
 
+from functools import partial
 from typing import Any
 
 from celery.backends.redis import RedisBackend
@@ -48,13 +49,15 @@ class NodeResultBackend(RedisBackend):
         meta["task_id"] = task_id
         reply_to = getattr(request, "reply_to", None) or ""
         tag = _delivery_tag(request) if self._settles else ""
-        ended = self._ledger.end(
+        end = partial(
+            self._ledger.end,
             task_id,
             self.encode(meta),
             inbox=reply_to if INBOX_MARK in reply_to else "",
             attempt=getattr(request, "ditto_attempt", None),
             delivery=_delivery(tag, self._group),
         )
+        ended = self.ensure(end, ())  # again and again while the server is away: the work is done
         if tag and ended != "known":
             forget_delivery(tag)  # gone with the result, or another process's by now
         return result

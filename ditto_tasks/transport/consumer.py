@@ -230,6 +230,7 @@ class StreamConsumer:
         self._held: set[str] = set()
         self._suspect = ""
         self._unsettled: list[str] = []
+        self._unreleased: list[str] = []
         self._overdue: list[str] = []
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -342,13 +343,24 @@ class StreamConsumer:
             self._unsettled.append(tag)
 
     def release(self, tag: str) -> None:
-        """Give an entry back, for any process to take with its next look."""
+        """Give an entry back, for any process to take with its next look; again later if the server is away."""
         if self.settled(tag):
+            self._unreleased.append(tag)
+            self._release_all()
+
+    def _release_all(self) -> None:
+        while self._unreleased:
+            tag = self._unreleased.pop()
             entry, stream = tag.split(" ", 1)
-            self._release(
-                keys=[self._keys.leases, self._keys.consumers, stream],
-                args=[self.group, self.name, _RELEASED, entry],
-            )
+            try:
+                self._release(
+                    keys=[self._keys.leases, self._keys.consumers, stream],
+                    args=[self.group, self.name, _RELEASED, entry],
+                )
+            except REDIS_ERRORS as error:
+                self._unreleased.append(tag)
+                logger.warning("%s cannot be given back yet: %s", tag, type(error).__name__)
+                return
 
     def release_strays(self, idle: int = 0) -> None:
         """Give back what is noted under our name and never arrived: its reply was lost with a connection.
@@ -411,6 +423,7 @@ class StreamConsumer:
         while not self._stopping.wait(min(_TICK, self._lease / 3)):
             try:
                 self._renew()
+                self._release_all()
                 if time.monotonic() - strays_looked_for > _STRAYS_INTERVAL:
                     self.release_strays(idle=_STRAY_AFTER)
                     strays_looked_for = time.monotonic()
