@@ -18,6 +18,7 @@ from ditto_tasks.transport.streams import SCHEME, register_transport
 __all__ = ["create_app", "node_queue", "queues_of", "redis_url", "refuse_cluster", "uses_streams"]
 
 _REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
+_STORE_TIMEOUT = 600.0  # seconds that a worker tries to store a result; then it gives the call back
 _BACKEND = "ditto_tasks.transport.backend:NodeResultBackend"
 
 
@@ -138,7 +139,9 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         },
         "redis_socket_connect_timeout": CONNECT_TIMEOUT,
         "redis_socket_timeout": SOCKET_TIMEOUT,
-        "result_backend_transport_options": {"retry_policy": {"timeout": 30.0, "max_retries": 60}},
+        "result_backend_transport_options": {
+            "retry_policy": {"timeout": _STORE_TIMEOUT, "max_retries": None}
+        },
     }
 
 

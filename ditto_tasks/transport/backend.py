@@ -4,30 +4,20 @@ A result is written once, under Celery's own key, so that any Celery client can 
 is pushed into the inboxes of the processes that wait for it, and its message is removed from the queue.
 """
 
-import logging
-import threading
-import time
-from collections.abc import Callable, Mapping
-from itertools import chain, repeat
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from celery.backends.redis import RedisBackend
 from celery.states import READY_STATES
 
-from ditto_tasks.transport.connection import REDIS_ERRORS
 from ditto_tasks.transport.keys import INBOX_MARK, Keys, queue_of
-from ditto_tasks.transport.ledger import Delivery, Ended, Ledger
+from ditto_tasks.transport.ledger import Delivery, Ledger
 from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.streams import forget_delivery
 from ditto_tasks.transport.tags import split_tag, stream_tag
 
 __all__ = ["NodeResultBackend"]
-
-logger = logging.getLogger(__name__)
-
-_PATIENCE = 600.0  # seconds until a result that cannot be stored is given up, and its call with it
-_PAUSES = (0.05, 0.1, 0.2, 0.5, 1.0)  # seconds between attempts; the last one again and again
-_never = threading.Event()
 
 
 class NodeResultBackend(RedisBackend):
@@ -63,7 +53,7 @@ class NodeResultBackend(RedisBackend):
         meta["task_id"] = task_id
         reply_to = getattr(request, "reply_to", None) or ""
         tag = stream_tag(request) if self._settles else ""
-        ended = _patiently(
+        end = partial(
             self._ledger.end,
             task_id,
             self.encode(meta),
@@ -72,6 +62,7 @@ class NodeResultBackend(RedisBackend):
             delivery=self._delivery(tag),
             dead=getattr(request, "ditto_dead", b""),
         )
+        ended = self.ensure(end, ())  # again and again while the server is away: the work is done
         if tag and ended != "known":
             forget_delivery(tag)  # gone with the result, or another process's by now
         return result
@@ -81,17 +72,3 @@ class NodeResultBackend(RedisBackend):
             return None
         _, stream, _ = split_tag(tag)
         return Delivery(tag, self._group, self._limits.get(queue_of(stream)))
-
-
-def _patiently(store: Callable[..., Ended], *args: Any, **kwargs: Any) -> Ended:
-    """Store a result, waiting for a server that is away: nobody else has it, and twice does no harm."""
-    gives_up_at = time.monotonic() + _PATIENCE
-    for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
-        try:
-            return store(*args, **kwargs)
-        except REDIS_ERRORS as error:
-            if time.monotonic() > gives_up_at:
-                raise
-            logger.warning("%s: its result waits for the server: %s", args[0], type(error).__name__)
-            _never.wait(pause)
-    raise AssertionError("the pauses never end")

@@ -36,6 +36,7 @@ _LIST_SUFFIXES = ("", *(f"{_LIST_SEPARATOR}{priority}" for priority in (3, 6, 9)
 _STRAYS_INTERVAL = 30.0  # seconds between two looks for messages whose delivery was lost
 _STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that never arrived counts as that
 _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
+_SUSPECT_FROM = 2  # deliveries; with that many processes a call has died
 _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
@@ -74,7 +75,9 @@ class StreamConsumer:
         self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
         self._not_run: dict[str, str] = {}
+        self._suspect = ""
         self._unsettled: list[str] = []
+        self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
         self._renewed_at = float("inf")  # not yet
         self._trusts_until = 0.0
@@ -163,7 +166,10 @@ class StreamConsumer:
         return Fetched(calls, is_more=bool(rings))
 
     def take_overdue(self, count: int) -> list[Entry]:
-        """Take up to `count` messages of processes whose lease has run out."""
+        """Take up to `count` messages of processes whose lease has run out.
+
+        Of those that two processes died with, this one holds one at a time: the innocent among them end.
+        """
         taken: list[Entry] = []
         dead, self._overdue = self._overdue, []
         for name in dead:
@@ -209,25 +215,25 @@ class StreamConsumer:
             self._unsettled.append(tag)
 
     def release(self, tag: str) -> None:
-        """Give an entry back, for any process to take with its next look."""
-        not_run = self._not_run.get(tag)
+        """Give an entry back, for any process to take with its next look; later if the server is away."""
+        not_run = self._not_run.get(tag, "")
         if self.settled(tag):
+            self._unreleased.append((tag, not_run))
+            self._release_all()
+
+    def _release_all(self) -> None:
+        while self._unreleased:
+            tag, not_run = self._unreleased.pop()
             entry, stream, key = split_tag(tag)
             limit = self._limited.get(stream)
-            self._release(
-                keys=[self._keys.leases, self._keys.consumers, stream],
-                args=[
-                    self.group,
-                    self.name,
-                    _RELEASED,
-                    entry,
-                    tag,
-                    key,
-                    limit.encode() if limit else "",
-                    self.group,
-                    self._keys.call(not_run) if not_run else "",
-                ],
-            )
+            arguments = [self.group, self.name, _RELEASED, entry, tag, key, limit.encode() if limit else ""]
+            arguments += [self.group, self._keys.call(not_run) if not_run else ""]
+            try:
+                self._release(keys=[self._keys.leases, self._keys.consumers, stream], args=arguments)
+            except REDIS_ERRORS as error:
+                self._unreleased.append((tag, not_run))
+                logger.warning("%s cannot be given back yet: %s", tag, type(error).__name__)
+                return
 
     def give_up(self, entry: Entry) -> None:
         """Move an entry that no worker can read to the dead letters."""
@@ -266,11 +272,15 @@ class StreamConsumer:
         self._take(self.name, 0)  # nothing is left to take: that forgets us
 
     def _take(self, name: str, count: int) -> list[Entry]:
-        answer = self._take_over(
-            keys=[self._keys.leases, self._keys.consumers, *self._streams],
-            args=[self.group, name, self.name, count, self._limits_by_stream(), self.group],
-        )
-        return self._entries(answer, is_taken_over=True)
+        keys = [self._keys.leases, self._keys.consumers, *self._streams]
+        arguments = [self.group, name, self.name, count, self._limits_by_stream(), self.group]
+        arguments += [_SUSPECT_FROM, int(self._suspect not in self._held)]
+        answer = self._take_over(keys=keys, args=arguments)
+        entries = self._entries(answer, is_taken_over=True)
+        for entry, (*_, deliveries) in zip(entries, answer, strict=True):
+            if deliveries >= _SUSPECT_FROM:
+                self._suspect = entry.tag
+        return entries
 
     def _finds_slot(self, entry: Entry) -> bool:
         limit = self._limited.get(entry.stream)
@@ -322,6 +332,7 @@ class StreamConsumer:
         while not self._stopping.wait(min(_TICK, self._lease / 3)):
             try:
                 self._renew()
+                self._release_all()
                 if time.monotonic() - strays_looked_for > _STRAYS_INTERVAL:
                     self.release_strays(idle=_STRAY_AFTER)
                     strays_looked_for = time.monotonic()

@@ -6,6 +6,7 @@ from billiard.exceptions import WorkerLostError
 from celery.worker.request import Request
 from celery.worker.state import revoked, task_ready
 
+from ditto_tasks.transport.connection import REDIS_ERRORS
 from ditto_tasks.transport.streams import StreamChannel
 
 __all__ = ["REVOKED", "NodeRequest"]
@@ -47,9 +48,12 @@ class NodeRequest(Request):
         self.task.cancel_call(self.id, REVOKED)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Give the call back when its process died: its attempts are counted where it is begun."""
+        """Give the call back when its process died, or its result could not be stored.
+
+        Its attempts are counted where it is begun.
+        """
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        if isinstance(error, WorkerLostError):
+        if isinstance(error, (WorkerLostError, *REDIS_ERRORS)):
             task_ready(self)
             self.reject(requeue=True)
             return None

@@ -153,7 +153,7 @@ TAKE_OVER = (
 local now = now_ms()
 local lease = redis.call('ZSCORE', KEYS[1], ARGV[2])
 if not lease or tonumber(lease) > now then return {} end
-local left, taken = tonumber(ARGV[4]), {}
+local left, suspects, taken = tonumber(ARGV[4]), tonumber(ARGV[8]), {}
 local limits = ARGV[5] ~= '' and cjson.decode(ARGV[5]) or {}
 local function may_take(stream, entry)
   local limit = limits[stream]
@@ -171,11 +171,13 @@ for index = 3, #KEYS do
   if left <= 0 then break end
   local pending = redis.pcall('XPENDING', KEYS[index], ARGV[1], '-', '+', left, ARGV[2])
   for _, held in ipairs(pending.err and {} or pending) do
-    local claimed = may_take(KEYS[index], held[1])
+    local is_suspect = held[4] >= tonumber(ARGV[7])
+    local claimed = (not is_suspect or suspects > 0) and may_take(KEYS[index], held[1])
       and redis.call('XCLAIM', KEYS[index], ARGV[1], ARGV[3], 0, held[1]) or {}
     for _, entry in ipairs(claimed) do
-      taken[#taken + 1] = {KEYS[index], entry[1], entry[2]}
+      taken[#taken + 1] = {KEYS[index], entry[1], entry[2], {}, held[4]}
       left = left - 1
+      if is_suspect then suspects = suspects - 1 end
     end
   end
 end

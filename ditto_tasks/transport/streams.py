@@ -272,16 +272,15 @@ class StreamChannel(kombu_redis.Channel):
         )
 
     def _deliver_all(self, entries: Sequence[Entry]) -> int:
-        waiting = list(entries)
-        try:
-            while waiting:
-                entry = waiting.pop(0)
-                message = self._read(entry)
+        for index, entry in enumerate(entries):
+            message = self._read(entry)
+            try:
                 if message is not None:
                     self.connection._deliver(message, self._queue_of[entry.stream])
-        finally:
-            for entry in waiting:  # something went wrong with the one before
-                self.consumer.release(entry.tag)
+            except Exception:
+                for undelivered in entries[index:]:
+                    self.consumer.release(undelivered.tag)
+                raise
         return len(entries)
 
     def _read(self, entry: Entry) -> dict[str, Any] | None:

@@ -133,3 +133,15 @@ def own_crew(worker_process: StartWorker, own_server: RedisServer, tmp_path: Pat
 def client(crew: Crew) -> Iterator[redis.Redis]:
     with connect(crew.url) as client:
         yield client
+
+
+@pytest.fixture
+def published(client: RedisClient) -> Iterator[list[bytes]]:
+    """All results that are stored, as they are told on Celery's channels."""
+    told: list[bytes] = []
+    with client.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.psubscribe(**{KEYS.result("*"): lambda message: told.append(message["data"])})
+        listener = channel.run_in_thread(sleep_time=0.1)
+        yield told
+        listener.stop()
+        listener.join()

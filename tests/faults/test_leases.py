@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,18 +14,6 @@ from tests.faults.conftest import KEYS, LEASE, Crew, children, entries, freeze, 
 
 POOLS = ["threads", "prefork"]
 TAKEN_OVER = LEASE + 2  # seconds in which a dead worker's calls run elsewhere
-
-
-@pytest.fixture
-def published(client: RedisClient) -> Iterator[list[bytes]]:
-    """All results that are stored, as they are told on Celery's channels."""
-    told: list[bytes] = []
-    with client.pubsub(ignore_subscribe_messages=True) as channel:
-        channel.psubscribe(**{KEYS.result("*"): lambda message: told.append(message["data"])})
-        listener = channel.run_in_thread(sleep_time=0.1)
-        yield told
-        listener.stop()
-        listener.join()
 
 
 @pytest.mark.parametrize("pool", POOLS)
