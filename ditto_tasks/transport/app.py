@@ -121,7 +121,9 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         },
         "redis_socket_connect_timeout": CONNECT_TIMEOUT,
         "redis_socket_timeout": SOCKET_TIMEOUT,
-        "result_backend_transport_options": {"retry_policy": {"timeout": _STORE_TIMEOUT, "max_retries": None}},
+        "result_backend_transport_options": {
+            "retry_policy": {"timeout": _STORE_TIMEOUT, "max_retries": None}
+        },
     }
 
 

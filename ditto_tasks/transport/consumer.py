@@ -343,7 +343,7 @@ class StreamConsumer:
             self._unsettled.append(tag)
 
     def release(self, tag: str) -> None:
-        """Give an entry back, for any process to take with its next look; again later if the server is away."""
+        """Give an entry back, for any process to take with its next look; later, if the server is away."""
         if self.settled(tag):
             self._unreleased.append(tag)
             self._release_all()
