@@ -1,0 +1,224 @@
+"""A server that restarts, resets connections or is away, under load: nothing is lost, nobody hangs."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from ditto_tasks import BrokerUnavailable, InvocationTimeout, Runtime
+from ditto_tasks.transport.connection import RedisClient, connect
+from tests.conftest import RedisServer, wait_until
+from tests.faults.conftest import KEYS, Crew, entries, lasting_keys
+
+POOLS = ["threads", "prefork", "solo"]
+DEADLINE = 3.0  # seconds given to a call
+RECOVERED = 10.0  # seconds in which workers go on once the server is back
+KOMBUS_OWN = "_kombu.binding"  # what kombu notes of its exchanges, once an app
+
+
+def reset_connections(client: RedisClient) -> None:
+    """Close all connections to the server but this one."""
+    for kind in ("NORMAL", "PUBSUB"):
+        client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+
+@pytest.fixture
+def load(own_crew: Crew) -> Iterator["Load"]:
+    with own_crew.runtime() as runtime:
+        load = Load(runtime)
+        yield load
+        load.stop()
+
+
+class Load:
+    """Submits calls, one after the other; notes which ones were accepted, and when it was refused."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.accepted: list[str] = []
+        self.refused: list[float] = []
+        self._runtime = runtime
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._submit)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _submit(self) -> None:
+        while not self._stopping.wait(0.01):
+            began = time.monotonic()
+            try:
+                self.accepted.append(self._runtime.submit("FAULT.READ", {"seconds": 0.02}).id)
+            except BrokerUnavailable:
+                self.refused.append(time.monotonic() - began)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_restart_under_load_loses_nothing_and_workers_go_on(
+    own_crew: Crew, own_server: RedisServer, pool: str
+) -> None:
+    own_crew.hire_two(pool=pool)
+    with own_crew.runtime() as runtime:
+        load = Load(runtime)
+        wait_until(lambda: len(load.accepted) >= 30)
+        own_server.stop()
+        wait_until(lambda: load.refused, what="the caller hears of it")
+        own_server.start()
+        back_at = time.time()
+        so_far = len(load.accepted)
+        wait_until(lambda: len(load.accepted) >= so_far + 50)
+        load.stop()
+        results = [runtime.invocation(id).result(30) for id in load.accepted]
+    assert {result.status for result in results} == {"success"}
+    assert max(load.refused) < DEADLINE + 1
+    started_again = min(at for _, _, at in own_crew.noted() if at > back_at)
+    assert started_again - back_at < RECOVERED
+
+
+def test_a_waiter_has_its_result_or_a_typed_time_out_after_a_restart(
+    own_crew: Crew, own_server: RedisServer
+) -> None:
+    own_crew.hire()
+    with own_crew.runtime() as runtime:
+        began = time.monotonic()
+        ends, never = (runtime.submit("FAULT.READ", {"seconds": seconds}) for seconds in (3, 30))
+        own_crew.wait_started(ends.id, never.id)
+        own_server.stop()
+        own_server.start()
+        assert ends.result(20).status == "success"
+        with pytest.raises(InvocationTimeout):
+            never.result(1)
+        never.cancel()
+        assert time.monotonic() - began < 20
+
+
+def test_a_stopped_server_is_told_in_time_first_and_second(own_crew: Crew, own_server: RedisServer) -> None:
+    own_crew.hire()
+    with own_crew.runtime() as runtime:
+        assert runtime.submit("FAULT.WORK", {}).result(10).status == "success"
+        own_server.stop()
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(BrokerUnavailable):
+                runtime.submit("FAULT.WORK", {}, timeout=DEADLINE)
+            assert time.monotonic() - began < DEADLINE + 1
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_after_connections_were_reset_three_times_fifty_calls_are_done(
+    crew: Crew, client: RedisClient, pool: str
+) -> None:
+    worker = crew.hire(pool=pool)
+    with crew.runtime() as runtime:
+        for _ in range(3):
+            assert runtime.submit("FAULT.WORK", {}).result(10).status == "success"
+            reset_connections(client)
+        began = time.monotonic()
+        calls = [runtime.submit("FAULT.WORK", {}) for _ in range(50)]
+        assert [call.result(60).status for call in calls] == ["success"] * 50
+        assert time.monotonic() - began < 60
+    assert psutil.pid_exists(worker.pid)
+    assert entries(client) == 0
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_running_call_is_not_given_away_when_connections_are_reset(
+    crew: Crew, client: RedisClient, pool: str
+) -> None:
+    crew.hire_two(pool=pool, concurrency=2)
+    with crew.runtime() as runtime:
+        long = runtime.submit("FAULT.WORK", {"seconds": 4})
+        crew.wait_started(long.id)
+        for _ in range(3):
+            reset_connections(client)
+            assert runtime.submit("FAULT.READ", {}).result(10).status == "success"
+        assert long.result(10).status == "success"
+        calls = [runtime.submit("FAULT.WORK", {}) for _ in range(20)]
+        assert [call.result(10).status for call in calls] == ["success"] * 20
+    assert set(crew.starts().values()) == {1}
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_that_is_full_when_connections_are_reset_takes_no_more_than_it_has_slots(
+    crew: Crew, client: RedisClient, pool: str
+) -> None:
+    crew.hire(pool=pool, concurrency=2)
+    with crew.runtime() as runtime:
+        running = [runtime.submit("FAULT.WORK", {"seconds": 4}) for _ in range(2)]
+        crew.wait_started(*(call.id for call in running))
+        waiting = [runtime.submit("FAULT.WORK", {}) for _ in range(5)]
+        reset_connections(client)
+        wait_until(lambda: client.client_list(_type="pubsub"), what="the worker is connected again")
+        crew.hire(pool=pool, concurrency=2)
+        assert [call.result(3).status for call in waiting] == ["success"] * 5
+        assert [call.status() for call in running] == ["running"] * 2
+        assert [call.result(10).status for call in running] == ["success"] * 2
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_keeps_its_count_of_connections(crew: Crew, client: RedisClient, pool: str) -> None:
+    worker = psutil.Process(crew.hire(pool=pool).pid)
+    counts: list[tuple[int, int]] = []
+    with crew.runtime() as runtime:
+        for _ in range(5):
+            calls = [runtime.submit("FAULT.READ", {}) for _ in range(20)]
+            assert {call.result(15).status for call in calls} == {"success"}
+            counts.append((worker.num_fds(), worker.num_threads()))
+            reset_connections(client)
+    assert max(fds for fds, _ in counts[1:]) <= counts[1][0] + 1
+    assert len({threads for _, threads in counts[1:]}) == 1
+
+
+def test_a_purge_leaves_what_runs_and_does_not_stop_a_worker(crew: Crew, client: RedisClient) -> None:
+    dying = crew.hire(concurrency=2)
+    with crew.runtime() as runtime:
+        running = [runtime.submit("FAULT.READ", {"seconds": 3}) for _ in range(2)]
+        crew.wait_started(*(call.id for call in running))
+        runtime.submit("FAULT.WORK", {})
+        survivor = crew.hire(concurrency=2)
+        client.delete("ditto.fault.work:normal", "ditto.fault.loop:low")
+        dying.kill()
+        assert {call.result(20).status for call in running} == {"success"}
+        assert runtime.submit("FAULT.WORK", {}).result(10).status == "success"
+    assert "Traceback" not in survivor.log
+
+
+def test_a_closed_runtime_leaves_no_thread_and_no_connection(crew: Crew) -> None:
+    crew.hire()
+    process = psutil.Process()
+
+    def connections() -> set[int]:
+        port = int(crew.url.split(":")[2].split("/")[0])
+        return {one.fd for one in process.net_connections() if one.raddr and one.raddr.port == port}
+
+    before = connections(), set(threading.enumerate())
+    with crew.runtime() as runtime:
+        assert runtime.invoke("FAULT.WORK", {}).status == "success"
+        assert len(list(runtime.map("FAULT.WORK", [{}] * 3))) == 3
+        runtime.submit("FAULT.LOOP", {}).cancel()
+        assert runtime.workers()
+    assert (connections(), set(threading.enumerate())) == before
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_calls_that_have_ended_leave_nothing_but_their_results(crew: Crew, pool: str) -> None:
+    worker = crew.hire(pool=pool)
+    with connect(crew.url) as client:
+        idle = lasting_keys(client)
+        with crew.runtime() as runtime:
+            calls = [runtime.submit("FAULT.READ", {}) for _ in range(50)]
+            cancelled = runtime.submit("FAULT.LOOP", {})
+            cancelled.cancel()
+            found = runtime.invocation(calls[0].id)
+            assert {call.result(15).status for call in [*calls, found]} == {"success"}
+            assert cancelled.result(5).status == "cancelled"
+        assert lasting_keys(client) == idle
+        left = {key.decode() for key in client.scan_iter(KEYS.prefix + ":*")}
+        assert not {key for key in left if key.startswith((KEYS.call(""), KEYS.waiters("")))}
+        assert worker.stop() == 0
+        wait_until(lambda: entries(client) == 0)
+        left = {key for key in lasting_keys(client) if not key.startswith(KOMBUS_OWN)}
+        assert left == set()
