@@ -4,7 +4,7 @@ The real ledger and the real consumers over a real server; the processes are pla
 without Celery. One that dies is dropped as it is, and its lease ends because its time is written to the past.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -145,7 +145,7 @@ class CallStates(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 3))
     def fetch(self, data: st.DataObject, count: int) -> None:
         process = self._any(data)
-        self._got(process, process.consumer.fetch(count))
+        self._got(process, process.consumer.fetch(count).entries)
 
     @rule(data=st.data())
     def fetch_with_the_blocking_read(self, data: st.DataObject) -> None:
@@ -153,19 +153,20 @@ class CallStates(RuleBasedStateMachine):
         command = process.consumer.read_command(0)
         at = command.index("BLOCK")
         del command[at : at + 2]  # what is there at once; servers round short waits up
-        self._got(process, process.consumer.read_reply(self.client.execute_command(*command)))
+        self._got(process, process.consumer.read_reply(self.client.execute_command(*command)).entries)
 
     @rule(data=st.data(), count=st.integers(1, 3))
     def lose_the_reply_of_a_fetch(self, data: st.DataObject, count: int) -> None:
         """The server answers, and the connection is gone."""
         process = self._any(data)
-        for entry in process.consumer.fetch(count):
+        for entry in process.consumer.fetch(count).entries:
             self._count_begun(entry)
             process.consumer.settled(entry.tag)
 
     @rule(data=st.data())
     def give_strays_back(self, data: st.DataObject) -> None:
         self._any(data).consumer.release_strays()
+        self._note_attempts_taken_back()
 
     @rule(target=runs, data=st.data())
     def begin(self, data: st.DataObject) -> object:
@@ -175,7 +176,8 @@ class CallStates(RuleBasedStateMachine):
         entry = process.fetched.pop(0)
         id = entry.fields["i"].decode()
         known = self.calls[id]
-        begun = entry.begun or self.ledger.begin(id)
+        begun = entry.begun or self.ledger.begin(id, tag=entry.tag)
+        process.consumer.runs(entry.tag)
         if entry.begun is None and begun.verdict != "done":
             assert begun.attempt == known.attempts + 1
             known.attempts = begun.attempt
@@ -208,6 +210,7 @@ class CallStates(RuleBasedStateMachine):
         process = self._any(data, having_fetched=True)
         if process is not None:
             process.consumer.release(process.fetched.pop().tag)
+            self._note_attempts_taken_back()
 
     @rule(run=consumes(runs))
     def lose_the_child_that_ran_it(self, run: Run) -> None:
@@ -322,7 +325,7 @@ class CallStates(RuleBasedStateMachine):
                 if name.decode() != last.consumer.name:
                     self.client.zadd(KEYS.leases, {name: 1})
             last.consumer.look()
-            self._got(last, last.consumer.take_overdue(10) + last.consumer.fetch(10))
+            self._got(last, last.consumer.take_overdue(10) + list(last.consumer.fetch(10).entries))
             while last.fetched:
                 self._finish(last, last.fetched.pop(0))
             last.consumer.look()
@@ -337,7 +340,8 @@ class CallStates(RuleBasedStateMachine):
 
     def _finish(self, process: Process, entry: Entry) -> None:
         id = entry.fields["i"].decode()
-        begun = entry.begun or self.ledger.begin(id)
+        begun = entry.begun or self.ledger.begin(id, tag=entry.tag)
+        process.consumer.runs(entry.tag)
         known = self.calls[id]
         if begun.verdict == "done":
             process.consumer.settle(entry.tag)
@@ -357,7 +361,16 @@ class CallStates(RuleBasedStateMachine):
         processes = [process for process in self.processes if process.fetched or not having_fetched]
         return data.draw(st.sampled_from(processes)) if processes else None
 
-    def _got(self, process: Process, entries: list[Entry]) -> None:
+    def _note_attempts_taken_back(self) -> None:
+        """What was begun with its fetch, and given back before it ran, was no attempt."""
+        for id, known in self.calls.items():
+            if known.result is None:
+                counted = int(self.client.hget(KEYS.call(id), "attempts") or 0)
+                assert counted in (known.attempts, known.attempts - 1)
+                assert counted >= max(known.started, default=0)
+                known.attempts = counted
+
+    def _got(self, process: Process, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self._count_begun(entry)
         process.fetched += entries
@@ -379,7 +392,7 @@ class CallStates(RuleBasedStateMachine):
         result = encode_json(
             {"status": "SUCCESS", "result": f"{run.outcome} {run.attempt}", "task_id": run.id}
         )
-        delivery = Delivery(run.tag.split(" ", 1)[1], KEYS.prefix, run.tag.split(" ", 1)[0])
+        delivery = Delivery(run.tag, KEYS.prefix)
         ended = self.ledger.end(run.id, result, attempt=run.attempt, delivery=delivery if settles else None)
         if known.result is not None:
             assert ended == "known"
