@@ -27,6 +27,7 @@ class Crew:
     def __init__(self, start: StartWorker, url: str, folder: Path) -> None:
         self.url = url
         self.workers: list[WorkerProcess] = []
+        self.settings = ""  # more lines of the section transport
         self._start = start
         self._folder = folder
         self._notes = folder / "notes"
@@ -43,7 +44,7 @@ class Crew:
         """Start one more worker. gevent must be named on the command line, where Celery patches for it."""
         settings = self._folder / f"{pool}-{concurrency}-{lease}.yaml"
         settings.write_text(
-            f"transport:\n  lease: {lease}\n"
+            f"transport:\n  lease: {lease}\n{self.settings}"
             f"workers:\n  memory:\n    pool: {pool}\n    concurrency: {concurrency}\n"
         )
         worker = self._start(
