@@ -47,7 +47,7 @@ class RedisServer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self._databases = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -269,7 +269,7 @@ def transport(queue_url: str) -> Iterator[CeleryTransport]:
     transport.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -15,6 +15,7 @@ from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.limits import Limit
+from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.task import NodeTask, TaskServices
 from ditto_tasks.worker import Limits, Worker
 from workers import lifecycle
@@ -50,6 +51,8 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
         run=resources.run,
         ledger=Ledger(redis, keys, int(config.transport.result_expires)),
         executions=Executions(lambda: connect(redis_url(config), health_check_interval=_HEALTH_CHECK), keys),
+        payloads=Payloads(redis, keys, int(config.transport.result_expires)),
+        keeps_large_payloads=config.transport.large_payloads == "reference",
         max_body_bytes=config.transport.max_body_bytes,
         max_deliveries=config.transport.max_deliveries,
         owner="" if lease is None else lease.name,

@@ -33,6 +33,7 @@ ENVIRONMENTS = ("development", "test", "production")
 _SOCKET_SCHEMES = ("redis+socket", "unix")
 _REDIS_SCHEMES = ("redis", "rediss", *_SOCKET_SCHEMES)
 _LIST_SCHEMES = ("sentinel", "amqp", "amqps")  # several addresses, parted by semicolons, are one URL
+_RESULT_SCHEMES = (*_REDIS_SCHEMES, "sentinel")
 _BROKER_SCHEMES = (*_REDIS_SCHEMES, *_LIST_SCHEMES)
 
 _MOVED: tuple[tuple[str, str], ...] = (
@@ -73,8 +74,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     """
     _refuse_moved(environ)
     broker_url = _url(environ, BROKER_URL, _BROKER_SCHEMES)
-    result_url = _url(environ, RESULT_URL, _REDIS_SCHEMES)
-    if result_url is None and broker_url is not None and _scheme(broker_url) in _REDIS_SCHEMES:
+    result_url = _url(environ, RESULT_URL, _RESULT_SCHEMES)
+    if result_url is None and broker_url is not None and _scheme(broker_url) in _RESULT_SCHEMES:
         result_url = broker_url
     return Environment(
         broker_url=broker_url,

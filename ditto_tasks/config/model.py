@@ -436,6 +436,10 @@ class Transport(Section):
     idempotency_expires: Seconds = Field(
         default=DAY, description="How long an idempotency key is remembered."
     )
+    large_payloads: Literal["refuse", "reference"] = Field(
+        default="refuse",
+        description="Inputs and outputs over `maxBodyBytes`: refused, or kept apart in Redis.",
+    )
     max_body_bytes: Annotated[Integer, Ge(1024), Le(512 * MEBIBYTE), Unit("bytes")] = Field(
         default=MEBIBYTE, description="Size of one message, encoded."
     )

@@ -10,16 +10,22 @@ from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.errors import ConfigError
 from ditto_tasks.contracts.node import NODE_NAME
 from ditto_tasks.queues import queue_name
-from ditto_tasks.transport.connection import CONNECT_TIMEOUT, SOCKET_TIMEOUT, broker_errors, connect
+from ditto_tasks.transport.connection import (
+    CONNECT_TIMEOUT,
+    SOCKET_TIMEOUT,
+    broker_errors,
+    connect,
+    sentinel_master,
+)
 from ditto_tasks.transport.control import NodeControl
 from ditto_tasks.transport.serializer import SERIALIZER, register_serializer
-from ditto_tasks.transport.streams import SCHEME, register_transport
+from ditto_tasks.transport.streams import SCHEME, SENTINEL_SCHEME, register_transport
 
 __all__ = ["create_app", "node_queue", "queues_of", "redis_url", "refuse_cluster", "uses_streams"]
 
-_REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
+_REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix", "sentinel")
 _STORE_TIMEOUT = 600.0  # seconds that a worker tries to store a result; then it gives the call back
-_BACKEND = "ditto_tasks.transport.backend:NodeResultBackend"
+_BACKENDS = "ditto_tasks.transport.backend"
 
 
 def create_app(config: DittoConfig, *, name: str = "ditto") -> Celery:
@@ -93,12 +99,26 @@ def _broker(config: DittoConfig) -> dict[str, Any]:
         return {"broker_url": url}
     if url.startswith("redis+socket://"):
         return {"broker_url": url.replace("redis+", f"{SCHEME}+", 1)}
+    if url.startswith("sentinel://"):
+        return {"broker_url": url, "broker_transport": SENTINEL_SCHEME}
     return {"broker_url": url, "broker_transport": SCHEME}
+
+
+def _backend(url: str) -> str:
+    if url.startswith("sentinel://"):
+        return f"{_BACKENDS}:SentinelNodeResultBackend+{_celery_url(url)}"
+    return f"{_BACKENDS}:NodeResultBackend+{_celery_url(url).removeprefix('redis+')}"
+
+
+def _master_of(url: str | None) -> dict[str, str]:
+    """Name the master for Celery, which does not read it from the URL."""
+    return {"master_name": sentinel_master(url)} if url and url.startswith("sentinel://") else {}
 
 
 def _celery_url(url: str | None) -> str:
     """Write a Redis URL as Celery does: it knows sockets by another scheme than redis-py."""
-    return (url or "").replace("unix://", "redis+socket://", 1)
+    url = (url or "").replace("unix://", "redis+socket://", 1)
+    return url.split("?")[0] if url.startswith("sentinel://") else url
 
 
 def _settings(config: DittoConfig) -> dict[str, Any]:
@@ -109,7 +129,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
 
     return {
         **_broker(config),
-        "result_backend": f"{_BACKEND}+{_celery_url(redis_url(config)).removeprefix('redis+')}",
+        "result_backend": _backend(redis_url(config)),
         "ditto_prefix": transport.prefix,
         "ditto_limits": {},
         "ditto_settles_with_result": uses_streams(config) and _is_one_server(config),
@@ -127,6 +147,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,  # a worker waits for its broker as long as it takes
         "broker_transport_options": {
+            **_master_of(config.broker_url),
             "ditto_secret_url": config.broker_url,
             "ditto_prefix": transport.prefix,
             "ditto_lease": transport.lease,
@@ -140,7 +161,8 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         "redis_socket_connect_timeout": CONNECT_TIMEOUT,
         "redis_socket_timeout": SOCKET_TIMEOUT,
         "result_backend_transport_options": {
-            "retry_policy": {"timeout": _STORE_TIMEOUT, "max_retries": None}
+            **_master_of(config.result_url),
+            "retry_policy": {"timeout": _STORE_TIMEOUT, "max_retries": None},
         },
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from celery.backends.redis import RedisBackend
+from celery.backends.redis import RedisBackend, SentinelBackend
 from celery.states import READY_STATES
 
 from ditto_tasks.transport.keys import INBOX_MARK, Keys, queue_of
@@ -17,7 +17,7 @@ from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.streams import forget_delivery
 from ditto_tasks.transport.tags import split_tag, stream_tag
 
-__all__ = ["NodeResultBackend"]
+__all__ = ["NodeResultBackend", "SentinelNodeResultBackend"]
 
 
 class NodeResultBackend(RedisBackend):
@@ -72,3 +72,7 @@ class NodeResultBackend(RedisBackend):
             return None
         _, stream, _ = split_tag(tag)
         return Delivery(tag, self._group, self._limits.get(queue_of(stream)))
+
+
+class SentinelNodeResultBackend(NodeResultBackend, SentinelBackend):
+    """The same with whichever server the sentinels name as master."""

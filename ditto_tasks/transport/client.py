@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 from celery import Celery
 from kombu import Connection
@@ -22,9 +23,10 @@ from ditto_tasks.transport.idempotency import IdempotencyKeys
 from ditto_tasks.transport.inbox import BLOCK_TIME, Inbox
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
+from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo, Submitted
 from ditto_tasks.transport.publisher import Admission, CeleryPublisher, Publisher, StreamPublisher, queue_full
-from ditto_tasks.transport.results import read_result
+from ditto_tasks.transport.results import result_status
 
 __all__ = ["CeleryTransport"]
 
@@ -45,6 +47,7 @@ class CeleryTransport:
         self._keys = Keys(config.transport.prefix)
         self._redis = connect(redis_url(config))
         self._ledger = Ledger(self._redis, self._keys, int(config.transport.result_expires))
+        self._payloads = Payloads(self._redis, self._keys, int(config.transport.result_expires))
         self._publisher = self._make_publisher()
         self._directory = Directory(self._redis, self._keys)
         self._lock = threading.Lock()
@@ -57,7 +60,7 @@ class CeleryTransport:
         return DeadLetters(self._redis, self._keys)
 
     def submit(self, calls: Sequence[OutgoingCall]) -> list[Submitted]:
-        self._check_sizes(calls)
+        calls = [self._fitting(call) for call in calls]
         inbox = self._own_inbox()
         futures = [inbox.expect(call.execution_id) for call in calls]
         try:
@@ -102,7 +105,7 @@ class CeleryTransport:
             pipeline.hget(self._keys.call(execution_id), "attempts")
             stored, started = pipeline.execute()
         if stored is not None:
-            return read_result(stored)[1].status
+            return result_status(stored)
         return "pending" if started is None else "running"
 
     def serves(self, node: str) -> bool:
@@ -137,15 +140,20 @@ class CeleryTransport:
         self.forget(call.execution_id, future)
         return self.watch(id)
 
-    def _check_sizes(self, calls: Sequence[OutgoingCall]) -> None:
-        limit = self._config.transport.max_body_bytes
-        for call in calls:
-            size = len(encode_json(call.input))
-            if size > limit:
-                raise PayloadTooLarge(
-                    f"the input of {call.node} has {size:,} bytes, over the limit of {limit:,}: "
-                    "send less at once, or raise transport.maxBodyBytes"
-                )
+    def _fitting(self, call: OutgoingCall) -> OutgoingCall:
+        """Return what is sent: the call, or one whose input is kept apart because it is too large."""
+        transport = self._config.transport
+        size, limit = len(encode_json(call.input)), transport.max_body_bytes
+        if size <= limit:
+            return call
+        if transport.large_payloads == "refuse":
+            raise PayloadTooLarge(
+                f"the input of {call.node} has {size:,} bytes, over the limit of {limit:,}: "
+                "send less at once, raise transport.maxBodyBytes, or set transport.largePayloads to reference"
+            )
+        with broker_errors("keeping the input"):
+            self._payloads.keep_input(call.execution_id, call.input)
+        return replace(call, input=None, is_kept_apart=True)
 
     def _make_publisher(self) -> Publisher:
         transport = self._config.transport
@@ -175,7 +183,7 @@ class CeleryTransport:
                 reader = connect(
                     redis_url(self._config), socket_timeout=BLOCK_TIME + SOCKET_TIMEOUT, retries=False
                 )
-                self._inbox = Inbox(self._redis, reader, self._keys)
+                self._inbox = Inbox(self._redis, reader, self._keys, self._payloads)
                 self._inbox_pid = os.getpid()
             return self._inbox
 

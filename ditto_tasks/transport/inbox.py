@@ -14,6 +14,7 @@ from ditto_tasks.contracts.errors import RuntimeClosed
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.results import read_result
 
 __all__ = ["BLOCK_TIME", "Inbox"]
@@ -35,9 +36,11 @@ class Inbox:
         commands: a client for commands that do not block; stays the caller's to close.
         reader: a client for blocking reads, its socket timeout over `BLOCK_TIME`; closed with the inbox.
         keys: the key names.
+        payloads: where outputs lie that are too large for a result.
     """
 
-    def __init__(self, commands: RedisClient, reader: RedisClient, keys: Keys) -> None:
+    def __init__(self, commands: RedisClient, reader: RedisClient, keys: Keys, payloads: Payloads) -> None:
+        self._payloads = payloads
         self._commands = commands
         self._reader = reader
         self._keys = keys
@@ -70,7 +73,7 @@ class Inbox:
 
     def deliver(self, stored: bytes) -> None:
         """Complete the futures that wait for this stored result."""
-        execution_id, result = read_result(stored)
+        execution_id, result = read_result(stored, self._payloads)
         with self._lock:
             waiting = self._futures.pop(execution_id, [])
         for future in waiting:

@@ -42,6 +42,14 @@ class Keys:
         """A hash about a call that has no result yet: `attempts` to run it, and why it was `cancelled`."""
         return f"{self.prefix}:call:{execution_id}"
 
+    def input(self, execution_id: str) -> str:
+        """The input of a call, where it is too large for a message; gone when the call has ended."""
+        return f"{self.prefix}:input:{execution_id}"
+
+    def output(self, execution_id: str) -> str:
+        """The output of a call, where it is too large for a result."""
+        return f"{self.prefix}:output:{execution_id}"
+
     def waiters(self, execution_id: str) -> str:
         """A set of inboxes that want the result beside the sender's."""
         return f"{self.prefix}:waiters:{execution_id}"

@@ -87,9 +87,9 @@ return begun
 """
 )
 
-# KEYS: result, call, waiters, stream, dead letters. ARGV: the result, its expiry, the sender's inbox or "",
-# the inboxes' expiry, the attempt that gave the result or "", group, entry or "", tag, key or "", limit or
-# "", what all keys begin with, the call for the dead letters or "", and how many of those are kept.
+# KEYS: result, call, waiters, stream, dead letters, input. ARGV: the result, its expiry, the sender's inbox
+# or "", the inboxes' expiry, the attempt that gave the result or "", group, entry or "", tag, key or "",
+# limit or "", what all keys begin with, the call for the dead letters or "", and how many of those are kept.
 # Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1).
 _END = (
     LIMIT_FUNCTIONS
@@ -106,7 +106,7 @@ for _, inbox in ipairs(inboxes) do
   redis.call('RPUSH', inbox, ARGV[1])
   redis.call('EXPIRE', inbox, ARGV[4])
 end
-redis.call('DEL', KEYS[2], KEYS[3])
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[6])
 if ARGV[12] ~= '' then
   redis.call('LPUSH', KEYS[5], ARGV[12])
   redis.call('LTRIM', KEYS[5], 0, ARGV[13] - 1)
@@ -232,6 +232,7 @@ class Ledger:
                     keys.waiters(execution_id),
                     stream,
                     keys.dead,
+                    keys.input(execution_id),
                 ],
                 args=[
                     stored,

@@ -27,6 +27,7 @@ class OutgoingCall:
         expires_at: seconds since the epoch after which the call is not begun any more; None: never.
         priority: how urgent it is among the calls of its node.
         idempotency_key: calls of the node with the same key are one execution; None: this one is its own.
+        is_kept_apart: the input lies in Redis by itself, and `input` is None.
         concurrency_key: counts among the calls with the same key, where their number is limited.
     """
 
@@ -37,6 +38,7 @@ class OutgoingCall:
     priority: Priority = "normal"
     idempotency_key: str | None = None
     concurrency_key: str | None = None
+    is_kept_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

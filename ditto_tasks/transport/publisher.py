@@ -18,6 +18,7 @@ from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, RedisClient
 from ditto_tasks.transport.idempotency import IdempotencyKeys
 from ditto_tasks.transport.keys import Keys, stream_name
+from ditto_tasks.transport.payloads import PAYLOAD_HEADER
 from ditto_tasks.transport.port import OutgoingCall
 from ditto_tasks.transport.serializer import CONTENT_TYPE
 from ditto_tasks.transport.task import DEADLINE_HEADER
@@ -130,9 +131,7 @@ class CeleryPublisher:
                 self._app.send_task, producer=producer, reply_to=reply_to, argsrepr=_HIDDEN, kwargsrepr="{}"
             )
             for queue, call in calls:
-                headers: dict[str, Any] = (
-                    {} if call.expires_at is None else {DEADLINE_HEADER: call.expires_at}
-                )
+                headers = _headers(call)
                 if call.concurrency_key is not None:
                     headers[KEY_HEADER] = call.concurrency_key
                 send(
@@ -229,9 +228,8 @@ class StreamPublisher:
             "kwargsrepr": "{}",
             "origin": self._origin,
             "ignore_result": False,
+            **_headers(call),
         }
-        if call.expires_at is not None:
-            headers[DEADLINE_HEADER] = call.expires_at
         rest = {
             "content-type": CONTENT_TYPE,
             "content-encoding": "utf-8",
@@ -252,6 +250,12 @@ class StreamPublisher:
             "b": encode_json([[call.input], {}, _EMBED]),
         }
         return fields if call.concurrency_key is None else fields | {"k": call.concurrency_key}
+
+
+def _headers(call: OutgoingCall) -> dict[str, Any]:
+    """Give the headers of ours that a message of the call has."""
+    deadline = {} if call.expires_at is None else {DEADLINE_HEADER: call.expires_at}
+    return deadline | {PAYLOAD_HEADER: True} if call.is_kept_apart else deadline
 
 
 def queue_full(queue: str, waiting: int, limit: int) -> QueueFull:

@@ -24,7 +24,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
 
 from ditto_tasks.contracts.json_value import decode_json, encode_json
-from ditto_tasks.transport.connection import REDIS_ERRORS, connect
+from ditto_tasks.transport.connection import REDIS_ERRORS, SENTINEL_PORT, connect
 from ditto_tasks.transport.consumer import StreamConsumer
 from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
@@ -33,6 +33,7 @@ from ditto_tasks.transport.limits import Limit
 
 __all__ = [
     "SCHEME",
+    "SENTINEL_SCHEME",
     "StreamChannel",
     "StreamTransport",
     "delayed_member",
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 SCHEME = "ditto"  # the name under which kombu knows this transport
 
+SENTINEL_SCHEME = "ditto-sentinel"  # the same with Redis Sentinel
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
 _OPTIONS = ("ditto_secret_url", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
@@ -56,6 +58,7 @@ _WAITED = 0.001  # seconds; a read that took longer found nothing waiting, so th
 def register_transport() -> None:
     """Make the transport known to kombu under `SCHEME`; may be called again."""
     TRANSPORT_ALIASES[SCHEME] = f"{__name__}:StreamTransport"
+    TRANSPORT_ALIASES[SENTINEL_SCHEME] = f"{__name__}:SentinelStreamTransport"
 
 
 def message_fields(message: dict[str, Any]) -> dict[str, Any]:
@@ -414,6 +417,19 @@ class StreamTransport(kombu_redis.Transport):
         super().close_connection(connection)
         for end in self._bell or ():
             end.close()
+
+
+class SentinelStreamChannel(StreamChannel, kombu_redis.SentinelChannel):
+    """A channel to whichever server the sentinels name as master."""
+
+    from_transport_options = (*kombu_redis.SentinelChannel.from_transport_options, *_OPTIONS)
+
+
+class SentinelStreamTransport(StreamTransport):
+    """The transport that `SENTINEL_SCHEME` chooses."""
+
+    Channel = SentinelStreamChannel
+    default_port = SENTINEL_PORT
 
 
 def _drain(woken: socket.socket) -> None:

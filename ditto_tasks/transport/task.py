@@ -21,6 +21,7 @@ from ditto_tasks.transport.connection import REDIS_ERRORS
 from ditto_tasks.transport.dead import DeadCall, encode_dead
 from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Begun, Ledger
+from ditto_tasks.transport.payloads import OUTPUT_REFERENCE, PAYLOAD_HEADER, PayloadMissing, Payloads
 from ditto_tasks.transport.tags import stream_tag
 
 __all__ = ["DEADLINE_HEADER", "NodeTask", "TaskServices"]
@@ -40,6 +41,8 @@ class TaskServices:
         run: runs a node in this process: (node, input, call) to result.
         ledger: the states of calls.
         executions: the calls that run in this process.
+        payloads: inputs and outputs that are too large for a message.
+        keeps_large_payloads: whether those are kept, and not refused.
         max_body_bytes: the largest result.
         max_deliveries: how often a call is begun before it is given up.
         owner: names this process's lease, with a broker that may deliver a call while it still runs; else
@@ -49,6 +52,8 @@ class TaskServices:
     run: Callable[[str, Any, Call], NodeResult]
     ledger: Ledger
     executions: Executions
+    payloads: Payloads
+    keeps_large_payloads: bool
     max_body_bytes: int
     max_deliveries: int
     owner: str = ""
@@ -78,12 +83,14 @@ class NodeTask(Task):
         with self._services.executions.track(execution_id) as cancel:
             begun = self._begin(execution_id)
             call = Call(execution_id, cancel, self._deadline())
-            result = self._given_up(begun, input, call)
-            if result is None:
-                result = self._fitting(self._services.run(self.name, input, call))
+            try:
+                result = self._run(begun, self._whole(input), call)
+            except PayloadMissing:
+                message = "The input was kept apart, being large, and has expired"
+                result = NodeResult.failure(execution_id, self.name, "PAYLOAD_EXPIRED", message)
         milliseconds = (time.monotonic() - started) * 1000
         logger.info("%s %s %s %.1f ms", execution_id, self.name, result.status, milliseconds)
-        return result.to_wire()
+        return self._fitting(result)
 
     def cancel_call(self, execution_id: str, reason: str) -> None:
         """Cancel a call that this worker holds, in whichever of its processes it runs."""
@@ -117,6 +124,15 @@ class NodeTask(Task):
             begun = self._services.ledger.begin(execution_id, owner, tag)
         return begun
 
+    def _whole(self, input: Any) -> Any:
+        """Return the input, from where it is kept if it was too large for the message."""
+        if PAYLOAD_HEADER in (self.request.headers or {}):
+            return self._services.payloads.input(self.request.id)
+        return input
+
+    def _run(self, begun: Begun, input: Any, call: Call) -> NodeResult:
+        return self._given_up(begun, input, call) or self._services.run(self.name, input, call)
+
     def _given_up(self, begun: Begun, input: Any, call: Call) -> NodeResult | None:
         """Say how a call ends that must not be run again after its process died; None: it may be."""
         if begun.attempt == 1 or begun.verdict == "cancelled":
@@ -148,18 +164,23 @@ class NodeTask(Task):
             ends.append(maybe_iso8601(self.request.expires).timestamp())
         return time.monotonic() + (min(ends) - time.time()) if ends else None
 
-    def _fitting(self, result: NodeResult) -> NodeResult:
-        size = len(encode_json(result.to_wire()))
+    def _fitting(self, result: NodeResult) -> dict[str, Any]:
+        """Give what is stored: the result, or one whose output is kept apart or refused, being too large."""
+        wire = result.to_wire()
+        size = len(encode_json(wire))
         limit = self._services.max_body_bytes
         if size <= limit:
-            return result
+            return wire
+        if self._services.keeps_large_payloads:
+            reference = self._services.payloads.keep_output(result.execution_id, wire.pop("output"))
+            return wire | {OUTPUT_REFERENCE: reference}
         return NodeResult.failure(
             result.execution_id,
             result.node,
             "PAYLOAD_TOO_LARGE",
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
-            "or raise transport.maxBodyBytes",
-        )
+            "raise transport.maxBodyBytes, or set transport.largePayloads to reference",
+        ).to_wire()
 
 
 def _is_gone(holder: str, owner: str) -> bool:
