@@ -57,9 +57,9 @@ class _Options:
             )
         for name in ("idempotency_key", "concurrency_key"):
             key = getattr(self, name)
-            if key is not None and not (isinstance(key, str) and 0 < len(key) <= _LONGEST_KEY):
+            if key is not None and not _is_key(key):
                 raise InvalidDefinition(
-                    f"{name} is {key!r:.80}: it must be a string of 1 to {_LONGEST_KEY} characters"
+                    f"{name} is {key!r:.80}: it must be a string of 1 to {_LONGEST_KEY} characters of Unicode"
                 )
 
     def call(self, execution_id: str, node: str, input: Any, expires_at: float | None) -> OutgoingCall:
@@ -67,6 +67,13 @@ class _Options:
         return OutgoingCall(
             execution_id, node, input, expires_at, self.priority, self.idempotency_key, self.concurrency_key
         )
+
+
+def _is_key(key: object) -> bool:
+    """Tell whether this may be a key; half a surrogate pair cannot be sent."""
+    if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in key)
 
 
 _PLAIN = _Options()

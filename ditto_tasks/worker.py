@@ -48,7 +48,7 @@ class Limits:
         per_second: calls begun a second, in bursts of at most one second's; None: no limit.
 
     Raises:
-        InvalidDefinition: a limit is not positive.
+        InvalidDefinition: a limit is not positive, or one of calls at once is no integer.
     """
 
     concurrency: int | None = None
@@ -56,10 +56,15 @@ class Limits:
     per_second: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "per_key", "per_second"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not value > 0):
-                raise InvalidDefinition(f"the limit {name} is {value!r}: it must be positive, or None")
+        for name, value in (("concurrency", self.concurrency), ("per_key", self.per_key)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidDefinition(
+                    f"the limit {name} is {value!r}: it must be a positive integer or None"
+                )
+        rate = self.per_second
+        is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        if rate is not None and not (is_number and 0 < rate < float("inf")):
+            raise InvalidDefinition(f"the limit per_second is {rate!r}: it must be a positive number or None")
 
 
 @dataclass(frozen=True)
