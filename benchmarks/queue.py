@@ -42,7 +42,6 @@ DEPTH_RATE = 0.9  # of that of an empty queue
 DEPTH_MEMORY = 1_000.0  # bytes a call
 
 MAPPED = 1_000  # calls
-SETTLING = 8.0  # seconds until an idle worker has done what it does at its start
 CONTENDERS = 3  # peers that are measured with the larger number waiting, and plain Celery
 
 
@@ -55,11 +54,14 @@ class Size:
     waiting: int
     many_waiting: int  # 0: not measured
     deep: int  # calls in the deep queue
-    idle: float  # seconds that the idle worker is watched
+    settling: float  # seconds until an idle worker has done what it does at its start
+    idle: float  # seconds that it is watched then
 
 
-FULL = Size(rounds=5, round_trips=300, waiting=2_000, many_waiting=20_000, deep=1_000_000, idle=20.0)
-SHORT = Size(rounds=3, round_trips=100, waiting=2_000, many_waiting=0, deep=50_000, idle=6.0)
+FULL = Size(
+    rounds=5, round_trips=300, waiting=2_000, many_waiting=20_000, deep=1_000_000, settling=8.0, idle=20.0
+)
+SHORT = Size(rounds=3, round_trips=100, waiting=1_000, many_waiting=0, deep=50_000, settling=4.0, idle=6.0)
 
 
 @dataclass
@@ -155,7 +157,7 @@ def _idle(bench: Bench) -> tuple[float, float]:
     """Return the share of a core, in %, and the commands per second of a worker that has nothing to do."""
     system = OURS["threads"]
     with bench.started([(system, system.one)]) as (running,), running.turn():
-        time.sleep(SETTLING)
+        time.sleep(bench.size.settling)
         worker = psutil.Process(running.workers[0].pid)
         commands, seconds, start = bench.server.commands(), _cpu(worker), time.perf_counter()
         time.sleep(bench.size.idle)

@@ -110,7 +110,7 @@ class _Queue:
     def _fetch(self, count: int) -> None:
         """Take calls as a worker does, and settle them."""
         while count:
-            entries = self._consumer.fetch(min(count, _FETCH))
+            entries = self._consumer.fetch(min(count, _FETCH)).entries
             for entry in entries:
                 self._consumer.settle(entry.tag)
             count -= len(entries)
