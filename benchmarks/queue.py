@@ -338,7 +338,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer calls, rounds and peers; under a minute")
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     with tempfile.TemporaryDirectory() as name:
         server = Server(Path(name))
         try:
