@@ -87,6 +87,11 @@ class Keys:
         return f"{self.prefix}:consumers"
 
     @property
+    def parked(self) -> str:
+        """A hash from a stream to how many of its calls wait elsewhere for their concurrency key."""
+        return f"{self.prefix}:parked"
+
+    @property
     def delayed(self) -> str:
         """A sorted set of messages that are not due yet, by the server's time in ms when they are."""
         return f"{self.prefix}:delayed"

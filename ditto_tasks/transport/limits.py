@@ -28,6 +28,9 @@ local function free(prefix, limit, tag, key)
     if parked then
       local message = cjson.decode(parked)
       redis.call('XADD', message[1], '*', unpack(message[2]))
+      if redis.call('HINCRBY', prefix .. ':parked', message[1], -1) <= 0 then
+        redis.call('HDEL', prefix .. ':parked', message[1])
+      end
     end
   end
   redis.call('XADD', prefix .. ':bell:' .. limit.name, 'MAXLEN', '~', {_BELLS_KEPT}, '*', 'b', '1')
@@ -72,8 +75,11 @@ end
 local function hold(prefix, limit, tag, key, now, stream, fields)
   local of_keys = prefix .. ':keyed:' .. limit.name
   if key and limit.perKey then
-    if tonumber(redis.call('HGET', of_keys, key) or '0') >= limit.perKey then
+    local function is_full() return tonumber(redis.call('HGET', of_keys, key) or '0') >= limit.perKey end
+    if is_full() then forget_lost(prefix, limit, prefix) end
+    if is_full() then
       redis.call('RPUSH', prefix .. ':parked:' .. limit.name .. ':' .. key, cjson.encode({{stream, fields}}))
+      redis.call('HINCRBY', prefix .. ':parked', stream, 1)
       return false
     end
     redis.call('HINCRBY', of_keys, key, 1)

@@ -266,7 +266,10 @@ class StreamChannel(kombu_redis.Channel):
             self.consumer.release(entries.pop().tag)
         if not entries:
             raise Empty
-        return self._deliver_all(entries) > 0
+        delivered = self._deliver_all(entries)
+        if not self.qos.can_consume():
+            self._has_backlog = True  # what comes until a slot is free
+        return delivered > 0
 
     def _excess(self, entries: Sequence[Entry]) -> int:
         """Count the entries for which there is no slot: a read of many streams may bring one of each."""
@@ -326,8 +329,10 @@ class StreamChannel(kombu_redis.Channel):
             pipeline = client.pipeline(transaction=False)
             for stream in streams:
                 pipeline.xlen(stream).xpending(stream, self.ditto_prefix)
-            answers = pipeline.execute(raise_on_error=False)
-        return sum(
+            *answers, parked = pipeline.hmget(Keys(self.ditto_prefix).parked, streams).execute(
+                raise_on_error=False
+            )
+        return sum(int(count or 0) for count in parked) + sum(
             length - (0 if isinstance(pending, Exception) else pending["pending"])
             for length, pending in zip(answers[::2], answers[1::2], strict=True)
         )
