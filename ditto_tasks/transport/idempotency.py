@@ -20,6 +20,12 @@ class IdempotencyKeys:
         self._keys = keys
         self._remembered = remembered
 
+    def knows(self, call: OutgoingCall) -> bool:
+        """Tell whether the call's key stands for an execution."""
+        if call.idempotency_key is None:
+            return False
+        return bool(self._client.exists(self._keys.idempotency(call.node, call.idempotency_key)))
+
     def claim(self, call: OutgoingCall) -> str:
         """Return the execution id that the call's key stands for: its own when the key is new."""
         if call.idempotency_key is None:

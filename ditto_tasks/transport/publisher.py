@@ -41,6 +41,7 @@ local function waiting(queue)
   local count = 0
   for _, priority in ipairs({'high', 'normal', 'low'}) do
     local stream = queue .. ':' .. priority
+    count = count + (redis.call('HGET', ARGV[1] .. ':parked', stream) or 0)
     if redis.call('EXISTS', stream) == 1 then
       local groups = redis.call('XINFO', 'GROUPS', stream)
       local pending = groups[1] and redis.call('XPENDING', stream, ARGV[1])[1] or 0
@@ -117,9 +118,9 @@ class CeleryPublisher:
         self._priorities = priorities
 
     def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
+        self._admit([pair for pair in calls if not self._idempotency.knows(pair[1])])  # or a key is used up
         known = [self._idempotency.claim(call) for _, call in calls]
         fresh = [pair for pair, id in zip(calls, known, strict=True) if id == pair[1].execution_id]
-        self._admit(fresh)
         self._send(fresh, reply_to)
         for _, call in fresh:
             self._idempotency.confirm(call)
