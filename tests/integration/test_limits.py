@@ -1,0 +1,188 @@
+"""Limits over all workers: calls at once, calls at once a key, calls a second (case Q11)."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from ditto_tasks import Invocation, Runtime
+from tests.conftest import WorkerProcess, wait_until
+from tests.integration.conftest import LEASE, Site
+from tests.integration.notes import Note, most_at_once
+
+LIMIT = 2  # of the capability LIMITED
+SECONDS = 0.3
+CALLS = 20
+
+
+@pytest.fixture(scope="module")
+def workers(shared_site: Site) -> list[WorkerProcess]:
+    return shared_site.hire_many(3)
+
+
+@pytest.fixture
+def runtime(shared_site: Site, workers: list[WorkerProcess]) -> Iterator[Runtime]:
+    with shared_site.runtime() as runtime:
+        yield runtime
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After all calls, nothing is left of what counts them."""
+    site: Site = request.getfixturevalue("site" if "site" in request.fixturenames else "shared_site")
+    yield
+    wait_until(lambda: left_of_limits(site) == [], 5, what="the limits' keys are gone")
+
+
+def left_of_limits(site: Site) -> list[bytes]:
+    kinds = ("running", "keyed", "parked")
+    names = [name for kind in kinds for name in site.client.scan_iter(f"{site.keys.prefix}:{kind}*")]
+    return names + ([b"entries"] if site.entries() else [])
+
+
+def statuses(calls: list[Invocation], timeout: float = 30) -> set[str]:
+    return {call.result(timeout).status for call in calls}
+
+
+def span(notes: list[Note]) -> float:
+    """Seconds from the first start to the last end."""
+    return max(note.at for note in notes) - min(note.at for note in notes)
+
+
+def test_no_more_than_the_limit_run_at_once_and_it_is_used(shared_site: Site, runtime: Runtime) -> None:
+    calls = [runtime.submit("LIMITED.READ", {"label": f"busy {n}", "seconds": SECONDS}) for n in range(CALLS)]
+    assert statuses(calls) == {"success"}
+    notes = [note for note in shared_site.notes.all() if note.label.startswith("busy")]
+    assert most_at_once(notes) == LIMIT
+    assert len(notes) == 2 * CALLS
+    assert span(notes) < 1.5 * CALLS * SECONDS / LIMIT
+    assert len({note.pid for note in notes}) > 1
+
+
+def test_calls_that_come_one_by_one_begin_at_once(runtime: Runtime) -> None:
+    began = time.monotonic()
+    for n in range(10):
+        assert runtime.invoke("LIMITED.READ", {"label": f"single {n}"}).status == "success"
+    assert time.monotonic() - began < 2
+
+
+def test_a_key_has_one_call_at_a_time_and_keys_do_not_block_each_other(
+    shared_site: Site, runtime: Runtime
+) -> None:
+    keys = "abc"
+    calls = [
+        runtime.submit("KEYED.WORK", {"label": f"key-{key}-{n}", "seconds": 0.1}, concurrency_key=key)
+        for n in range(6)
+        for key in keys
+    ]
+    without = [runtime.submit("KEYED.WORK", {"label": "key-none", "seconds": 0.3}) for _ in range(3)]
+    assert statuses([*calls, *without]) == {"success"}
+    for key in keys:
+        assert shared_site.notes.most_at_once(f"key-{key}") == 1
+        assert len(shared_site.notes.started(f"key-{key}")) == 6
+    assert shared_site.notes.most_at_once("key-") >= 3
+    assert shared_site.notes.most_at_once("key-none") >= 2
+
+
+def test_a_busy_key_does_not_keep_another_one_waiting(shared_site: Site, runtime: Runtime) -> None:
+    busy = [runtime.submit("KEYED.LOOP", {"label": "one key"}, concurrency_key="busy") for _ in range(20)]
+    shared_site.wait_started("one key")
+    other = runtime.submit("KEYED.WORK", {"label": "free"}, concurrency_key="a key, with: spaces")
+    assert other.result(3).status == "success"
+    for call in busy:
+        call.cancel()
+    assert statuses(busy) == {"cancelled"}
+    assert shared_site.notes.started("one key") == ["one key"]
+
+
+def test_a_call_that_is_cancelled_while_it_waits_for_its_key_does_not_block_the_key(
+    shared_site: Site, runtime: Runtime
+) -> None:
+    first, second, third = (
+        runtime.submit("KEYED.WORK", {"label": f"chain {n}", "seconds": 1}, concurrency_key="chain")
+        for n in range(3)
+    )
+    wait_until(lambda: shared_site.client.llen("ditto:parked:keyed:chain") == 2, what="two wait")
+    second.cancel("not wanted")
+    assert statuses([first, third]) == {"success"}
+    assert (second.result(2).status, second.status()) == ("cancelled", "cancelled")
+    assert shared_site.notes.started("chain") == ["chain 0", "chain 2"]
+
+
+def test_calls_begin_at_a_rate_over_all_workers(shared_site: Site, runtime: Runtime) -> None:
+    rate = burst = 10  # what the app gives RATED
+    count = 35
+    calls = [runtime.submit("RATED.WORK", {"label": f"rated {n}"}) for n in range(count)]
+    assert statuses(calls) == {"success"}
+    took = span(shared_site.notes.of("started", "rated"))
+    assert (count - burst) / rate * 0.9 <= took < (count - burst) / rate + 1.5
+
+
+def test_the_slot_of_a_worker_that_was_killed_comes_back(site: Site) -> None:
+    workers = site.hire_many(3)
+    with site.runtime() as runtime:
+        calls = [runtime.submit("LIMITED.READ", {"label": str(n), "seconds": 1}) for n in range(8)]
+        wait_until(lambda: len(site.notes.started()) >= LIMIT)
+        holder = next(worker for worker in workers if worker.pid == site.notes.of("started")[-1].pid)
+        killed_at = time.time()
+        os.kill(holder.pid, signal.SIGKILL)
+        site.notes.add(Note("killed", "", holder.pid, time.time()))
+        assert statuses(calls) == {"success"}
+    notes = site.notes.all()
+    assert most_at_once(notes) == LIMIT
+    back_at = min(
+        note.at
+        for note in notes
+        if note.at > killed_at and running(notes, note.at, besides=holder.pid) == LIMIT
+    )
+    assert back_at - killed_at < LEASE + 2
+
+
+def running(notes: list[Note], at: float, besides: int) -> int:
+    """Count the nodes that ran at a time, those of one process aside."""
+    seen = [note for note in notes if note.at <= at and note.pid != besides]
+    return sum(1 if note.event == "started" else -1 for note in seen if note.event != "killed")
+
+
+@pytest.mark.parametrize("is_purged", [False, True], ids=["", "with its queue purged"])
+def test_the_key_of_a_worker_that_was_killed_comes_back(site: Site, is_purged: bool) -> None:
+    workers = site.hire_many(2, concurrency=2)
+    with site.runtime() as runtime:
+        first = runtime.submit("KEYED.LOOP", {"label": "first"}, concurrency_key="k")
+        site.wait_started("first")
+        second = runtime.submit("KEYED.WORK", {"label": "second"}, concurrency_key="k")
+        wait_until(lambda: site.client.llen("ditto:parked:keyed:k") == 1, what="the second waits")
+        if is_purged:
+            site.client.delete(site.stream("KEYED.LOOP"))
+        holder = next(worker for worker in workers if worker.pid == site.notes.of("started")[0].pid)
+        holder.kill()
+        third = runtime.submit("KEYED.WORK", {"label": "third"}, concurrency_key="k")
+        assert statuses([second, third], LEASE + 8) == {"success"}
+        if not is_purged:
+            assert first.result(1).error is not None
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_limits_from_the_configuration_hold_for_memory(site: Site, pool: str) -> None:
+    site.memory |= {"globalConcurrency": 2, "keyConcurrency": 1}
+    site.hire_many(2, pool=pool)
+    with site.runtime() as runtime:
+        calls = [
+            runtime.submit("MEMORY.GET", {"keys": [f"{tenant}-{n}"]}, concurrency_key=tenant)
+            for n in range(5)
+            for tenant in "abc"
+        ]
+        assert statuses(calls) == {"success"}
+    assert site.notes.most_at_once() == 2
+    assert [site.notes.most_at_once(tenant) for tenant in "abc"] == [1] * 3
+
+
+def test_a_rate_from_the_configuration_holds_for_memory(site: Site) -> None:
+    site.memory["ratePerSecond"] = 4
+    site.hire()
+    with site.runtime() as runtime:
+        calls = [runtime.submit("MEMORY.GET", {"keys": [str(n)]}) for n in range(12)]
+        assert statuses(calls) == {"success"}
+    assert 1.8 < span(site.notes.of("started")) < 3.5
