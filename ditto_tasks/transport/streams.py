@@ -332,10 +332,11 @@ class StreamChannel(kombu_redis.Channel):
             *answers, parked = pipeline.hmget(Keys(self.ditto_prefix).parked, streams).execute(
                 raise_on_error=False
             )
-        return sum(int(count or 0) for count in parked) + sum(
+        waiting = sum(
             length - (0 if isinstance(pending, Exception) else pending["pending"])
             for length, pending in zip(answers[::2], answers[1::2], strict=True)
         )
+        return int(waiting) + sum(int(count or 0) for count in parked)
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
         if not self._is_stream(queue):

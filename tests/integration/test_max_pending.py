@@ -65,7 +65,7 @@ def test_all_priorities_of_a_queue_count(site: Site) -> None:
     site.transport["maxPending"] = 3
     with site.runtime() as runtime:
         for priority in ("high", "normal", "low"):
-            runtime.submit("NOTED.WORK", {"label": "a"}, priority=priority)  # type: ignore[arg-type]
+            runtime.submit("NOTED.WORK", {"label": "a"}, priority=priority)
         with pytest.raises(QueueFull):
             runtime.submit("NOTED.WORK", {"label": "a"}, priority="high")
 
