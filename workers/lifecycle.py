@@ -16,7 +16,7 @@ from ditto_tasks.transport.consumer import StreamConsumer
 from ditto_tasks.transport.control import cancel_on_revoke
 from ditto_tasks.transport.directory import Announcement, Announcer
 from ditto_tasks.transport.keys import Keys
-from ditto_tasks.transport.streams import stop_consumers
+from ditto_tasks.transport.streams import end_at_once, stop_consumers
 from workers.resources import ProcessResources
 
 __all__ = ["install"]
@@ -80,6 +80,8 @@ class ServeNodes(bootsteps.StartStopStep):
             self._announcer = None
         if _forks(parent):
             _let_calls_end(parent)
+        with suppress(*REDIS_ERRORS):  # then each call waits for the server by itself
+            end_at_once()
 
     terminate = stop
 

@@ -117,7 +117,9 @@ def _master_of(url: str | None) -> dict[str, str]:
 
 def _celery_url(url: str | None) -> str:
     """Write a Redis URL as Celery does: it knows sockets by another scheme than redis-py."""
-    url = (url or "").replace("unix://", "redis+socket://", 1)
+    url = url or ""
+    if url.startswith("unix://"):
+        url = url.replace("unix://", "redis+socket://", 1).replace("db=", "virtual_host=", 1)
     return url.split("?")[0] if url.startswith("sentinel://") else url
 
 

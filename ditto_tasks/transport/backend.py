@@ -14,7 +14,7 @@ from celery.states import READY_STATES
 from ditto_tasks.transport.keys import INBOX_MARK, Keys, queue_of
 from ditto_tasks.transport.ledger import Delivery, Ledger
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.streams import forget_delivery
+from ditto_tasks.transport.streams import end_later, forget_delivery
 from ditto_tasks.transport.tags import split_tag, stream_tag
 
 __all__ = ["NodeResultBackend", "SentinelNodeResultBackend"]
@@ -53,15 +53,16 @@ class NodeResultBackend(RedisBackend):
         meta["task_id"] = task_id
         reply_to = getattr(request, "reply_to", None) or ""
         tag = stream_tag(request) if self._settles else ""
-        end = partial(
-            self._ledger.end,
-            task_id,
-            self.encode(meta),
-            inbox=reply_to if INBOX_MARK in reply_to else "",
-            attempt=getattr(request, "ditto_attempt", None),
-            delivery=self._delivery(tag),
-            dead=getattr(request, "ditto_dead", b""),
-        )
+        step: dict[str, Any] = {
+            "inbox": reply_to if INBOX_MARK in reply_to else "",
+            "attempt": getattr(request, "ditto_attempt", None),
+            "delivery": self._delivery(tag),
+            "dead": getattr(request, "ditto_dead", b""),
+        }
+        stored = self.encode(meta)
+        if tag and end_later(tag, *self._ledger.ending(task_id, stored, **step)):
+            return result
+        end = partial(self._ledger.end, task_id, stored, **step)
         ended = self.ensure(end, ())  # again and again while the server is away: the work is done
         if tag and ended != "known":
             forget_delivery(tag)  # gone with the result, or another process's by now

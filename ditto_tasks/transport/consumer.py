@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
@@ -21,7 +22,9 @@ from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.entry import Entry, Fetched, read_entries
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
+from ditto_tasks.transport.ledger import END, ENDED
 from ditto_tasks.transport.limits import Limit
+from ditto_tasks.transport.line import Line, LineScript
 from ditto_tasks.transport.tags import split_tag, tag_of
 
 __all__ = ["StreamConsumer"]
@@ -39,6 +42,15 @@ _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
 _SUSPECT_FROM = 2  # deliveries; with that many processes a call has died
 _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The last step of a call, not taken yet: what `END` is given."""
+
+    tag: str
+    keys: list[str]
+    arguments: list[Any]
 
 
 class StreamConsumer:
@@ -77,21 +89,25 @@ class StreamConsumer:
         self._not_run: dict[str, str] = {}
         self._suspect = ""
         self._unsettled: list[str] = []
+        self._endings: list[Ending] = []
         self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
         self._renewed_at = float("inf")  # not yet
         self._trusts_until = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._fetch = client.register_script(scripts.FETCH)
+        line = Line(client)
+        self._fetch = LineScript(line, client, scripts.FETCH)
+        self._end = LineScript(line, client, END)
         self._hold = client.register_script(scripts.HOLD)
-        self._settle = client.register_script(scripts.SETTLE)
+        self._settle = LineScript(line, client, scripts.SETTLE)
         self._count_all = client.register_script(scripts.COUNT_ALL)
-        self._tick = client.register_script(scripts.TICK)
+        self._tick = LineScript(line, client, scripts.TICK)
         self._take_over = client.register_script(scripts.TAKE_OVER)
         self._release = client.register_script(scripts.RELEASE)
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
+        self.on_ended: Callable[[], None] | None = None
 
     def read(self, queues: Sequence[str]) -> None:
         """Read these queues from now on: make their streams' groups, announce them, and hold a lease."""
@@ -209,6 +225,29 @@ class StreamConsumer:
             return False
         return True
 
+    def end_later(self, tag: str, keys: list[str], arguments: list[Any]) -> bool:
+        """Have a call that we hold ended with the next fetch; its slot is free from now on.
+
+        Returns:
+            False when nothing was taken on: we do not hold it, or there is no event loop that would turn
+            soon.
+        """
+        on_ended = self.on_ended
+        if on_ended is None or not self.settled(tag):
+            return False
+        self._endings.append(Ending(tag, keys, arguments))
+        on_ended()
+        return True
+
+    @property
+    def has_endings(self) -> bool:
+        """Whether calls wait to be ended."""
+        return bool(self._endings)
+
+    def flush(self) -> None:
+        """End and settle what waits for it, in one round trip."""
+        self._after_settled(None, [], [])
+
     def settle(self, tag: str) -> None:
         """Have an entry removed from its stream with the next fetch or look, unless it is gone."""
         if self.settled(tag):
@@ -264,8 +303,8 @@ class StreamConsumer:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_TICK)
-        streams, settling = self._settling()
-        self._settle(keys=streams, args=settling)
+        self.on_ended = None
+        self.flush()
         for tag in list(self._held):
             self.release(tag)
         self._client.zadd(self._keys.leases, {self.name: 0})
@@ -331,7 +370,7 @@ class StreamConsumer:
         strays_looked_for = counted = time.monotonic()
         while not self._stopping.wait(min(_TICK, self._lease / 3)):
             try:
-                self._renew()
+                self._renew()  # and end what an event loop that is busy has not
                 self._release_all()
                 if time.monotonic() - strays_looked_for > _STRAYS_INTERVAL:
                     self.release_strays(idle=_STRAY_AFTER)
@@ -361,22 +400,38 @@ class StreamConsumer:
         self._renewed_at = now
         self._overdue = [name.decode() for name in ended] if now >= self._trusts_until else []
 
-    def _after_settled(self, script: Any, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """Run a script; what was settled since the last time is removed in the same round trip."""
-        if not self._unsettled:
-            return script(keys=keys, args=arguments)
+    def _after_settled(self, script: LineScript | None, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """Run a script; what was ended and settled since the last time goes ahead in the same round trip."""
+        endings, self._endings = self._endings, []
+        if not endings and not self._unsettled:
+            return script(list(keys), list(arguments)) if script else None
         streams, settling = self._settling()
+        steps = [(self._end, ending.keys, ending.arguments) for ending in endings]
+        steps += [(self._settle, streams, settling)] if streams else []
+        steps += [(script, list(keys), list(arguments))] if script else []
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.evalsha(self._settle.sha, len(streams), *streams, *settling)
-        pipeline.evalsha(script.sha, len(keys), *keys, *arguments)
-        settled, answer = pipeline.execute(raise_on_error=False)
-        if isinstance(settled, NoScriptError):
-            self._settle(keys=streams, args=settling)
-        if isinstance(answer, NoScriptError):
-            return script(keys=keys, args=arguments)
+        for step, names, values in steps:
+            pipeline.evalsha(step.sha, len(names), *names, *values)
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except REDIS_ERRORS:
+            self._endings = endings + self._endings
+            raise
+        answers = [
+            step(names, values) if isinstance(answer, NoScriptError) else answer
+            for (step, names, values), answer in zip(steps, answers, strict=True)
+        ]
+        for ending, answer in zip(endings, answers, strict=False):
+            self._note_end(ending, answer)
+        if script and isinstance(answers[-1], Exception):
+            raise answers[-1]
+        return answers[-1] if script else None
+
+    def _note_end(self, ending: Ending, answer: Any) -> None:
         if isinstance(answer, Exception):
-            raise answer
-        return answer
+            logger.error("%s could not be ended and will be taken over: %s", ending.tag, answer)
+        elif ENDED[answer] == "known":  # this delivery was one too many
+            self._unsettled.append(ending.tag)
 
 
 def _do_nothing() -> None: ...

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 BLOCK_TIME = 5  # seconds a blocking read lasts
 _BATCH = 100  # results taken out at once
+_MANY = 32  # results waited for; from there on they are gathered
+_GATHER = 0.001  # seconds between two reads then: workers have more use for the time than one read a result
 _NOTHING = b"-"  # pushed to wake the thread
 _RECONNECT_PAUSE = 0.2  # seconds between attempts to reach the server
 
@@ -100,6 +102,8 @@ class Inbox:
 
     def _read(self) -> None:
         while not self._closing.is_set():
+            if len(self._futures) > _MANY:
+                self._closing.wait(_GATHER)
             try:
                 popped = self._reader.blmpop(BLOCK_TIME, 1, self.key, direction="LEFT", count=_BATCH)
             except REDIS_ERRORS as error:

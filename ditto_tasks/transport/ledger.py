@@ -15,12 +15,15 @@ from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.limits import LIMIT_FUNCTIONS, Limit
+from ditto_tasks.transport.line import Line, LineScript
 from ditto_tasks.transport.tags import split_tag
 
 __all__ = [
     "BEGIN_FUNCTION",
     "BEGUN_PROPERTY",
     "DEAD_KEPT",
+    "END",
+    "ENDED",
     "INBOX_EXPIRY",
     "Begun",
     "Delivery",
@@ -91,14 +94,16 @@ return begun
 # or "", the inboxes' expiry, the attempt that gave the result or "", group, entry or "", tag, key or "",
 # limit or "", what all keys begin with, the call for the dead letters or "", and how many of those are kept.
 # Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1).
-_END = (
+END = (
     LIMIT_FUNCTIONS
     + FINAL_FUNCTION
     + """
-if is_final(KEYS[1]) then return 0 end
-local latest = redis.call('HGET', KEYS[2], 'attempts')
-if ARGV[5] ~= '' and latest and tonumber(latest) > tonumber(ARGV[5]) then return -1 end
-redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+local latest = ARGV[5] ~= '' and redis.call('HGET', KEYS[2], 'attempts')
+if latest and tonumber(latest) > tonumber(ARGV[5]) then return is_final(KEYS[1]) and 0 or -1 end
+if not redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then
+  if is_final(KEYS[1]) then return 0 end
+  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+end
 redis.call('PUBLISH', KEYS[1], ARGV[1])
 local inboxes = redis.call('SMEMBERS', KEYS[3])
 if ARGV[3] ~= '' then inboxes[#inboxes + 1] = ARGV[3] end
@@ -165,7 +170,7 @@ class Begun:
 Ended = Literal["stored", "known", "overtaken"]
 """What came of storing a result: it is the call's; the call had one; a later attempt has begun."""
 
-_ENDED: dict[int, Ended] = {1: "stored", 0: "known", -1: "overtaken"}
+ENDED: dict[int, Ended] = {1: "stored", 0: "known", -1: "overtaken"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +194,10 @@ class Ledger:
     def __init__(self, client: RedisClient, keys: Keys, expires: int) -> None:
         self._keys = keys
         self._expires = expires
-        self._begin = client.register_script(_BEGIN)
-        self._end = client.register_script(_END)
-        self._cancel = client.register_script(_CANCEL)
+        line = Line(client)
+        self._begin = LineScript(line, client, _BEGIN)
+        self._end = LineScript(line, client, END)
+        self._cancel = LineScript(line, client, _CANCEL)
 
     def begin(self, execution_id: str, owner: str = "", tag: str = "") -> Begun:
         """Count an attempt to run the call, unless it has its result.
@@ -221,36 +227,30 @@ class Ledger:
         Args:
             dead: the call itself, for the dead letters, when the result says that it was given up.
         """
+        keys, arguments = self.ending(
+            execution_id, stored, inbox=inbox, attempt=attempt, delivery=delivery, dead=dead
+        )
+        return ENDED[self._end(keys=keys, args=arguments)]
+
+    def ending(
+        self,
+        execution_id: str,
+        stored: bytes,
+        *,
+        inbox: str,
+        attempt: int | None,
+        delivery: Delivery | None,
+        dead: bytes,
+    ) -> tuple[list[str], list[Any]]:
+        """Give the keys and arguments with which `END` takes the step of `end`, to be sent later."""
         keys = self._keys
         entry, stream, key = split_tag(delivery.tag) if delivery else ("", keys.call(execution_id), "")
         limit = delivery.limit if delivery else None
-        return _ENDED[
-            self._end(
-                keys=[
-                    keys.result(execution_id),
-                    keys.call(execution_id),
-                    keys.waiters(execution_id),
-                    stream,
-                    keys.dead,
-                    keys.input(execution_id),
-                ],
-                args=[
-                    stored,
-                    self._expires,
-                    inbox,
-                    INBOX_EXPIRY,
-                    "" if attempt is None else attempt,
-                    delivery.group if delivery else "",
-                    entry,
-                    delivery.tag if delivery else "",
-                    key,
-                    limit.encode() if limit else "",
-                    keys.prefix,
-                    dead,
-                    DEAD_KEPT,
-                ],
-            )
-        ]
+        names = [keys.result(execution_id), keys.call(execution_id), keys.waiters(execution_id), stream]
+        arguments: list[Any] = [stored, self._expires, inbox, INBOX_EXPIRY]
+        arguments += ["" if attempt is None else attempt, delivery.group if delivery else "", entry]
+        arguments += [delivery.tag if delivery else "", key, limit.encode() if limit else "", keys.prefix]
+        return [*names, keys.dead, keys.input(execution_id)], [*arguments, dead, DEAD_KEPT]
 
     def cancel(self, execution_id: str, reason: str) -> bool:
         """Leave a tombstone and tell running workers; False when the call has its result already."""

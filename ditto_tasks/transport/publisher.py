@@ -18,6 +18,7 @@ from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, RedisClient
 from ditto_tasks.transport.idempotency import IdempotencyKeys
 from ditto_tasks.transport.keys import Keys, stream_name
+from ditto_tasks.transport.line import Line
 from ditto_tasks.transport.payloads import PAYLOAD_HEADER
 from ditto_tasks.transport.port import OutgoingCall
 from ditto_tasks.transport.serializer import CONTENT_TYPE
@@ -161,6 +162,7 @@ class StreamPublisher:
         self._admission = admission
         self._celery = celery
         self._origin = anon_nodename()
+        self._line = Line(client)
         self._submit = client.register_script(_SUBMIT)
 
     def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
@@ -170,7 +172,9 @@ class StreamPublisher:
             return self._publish_admitted(calls, reply_to)
         if len(calls) == 1:
             queue, call = calls[0]
-            self._client.xadd(stream_name(queue, call.priority), self._fields(queue, call, reply_to))
+            fields = self._fields(queue, call, reply_to)
+            flat = [part for pair in fields.items() for part in pair]
+            self._line.execute("XADD", stream_name(queue, call.priority), "*", *flat)
         else:
             self._publish_many(calls, reply_to)
         return [call.execution_id for _, call in calls]

@@ -37,6 +37,8 @@ __all__ = [
     "StreamChannel",
     "StreamTransport",
     "delayed_member",
+    "end_at_once",
+    "end_later",
     "forget_delivery",
     "message_fields",
     "read_message",
@@ -52,7 +54,7 @@ SENTINEL_SCHEME = "ditto-sentinel"  # the same with Redis Sentinel
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
 _OPTIONS = ("ditto_secret_url", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
-_WAITED = 0.001  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
+_WAITED = 0.00015  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
 
 
 def register_transport() -> None:
@@ -168,6 +170,11 @@ class StreamChannel(kombu_redis.Channel):
         self._are_queues_known = False
         return super()._basic_cancel(consumer_tag)
 
+    def flush(self) -> None:
+        """End the calls whose end was left to us, unless the next fetch is about to take it along."""
+        if self._queue_of and self.consumer.has_endings and (self._in_poll or not self._has_backlog):
+            self.consumer.flush()
+
     def _read_queues(self) -> None:
         self._are_queues_known = True
         direct = [queue for queue in self._active_queues if self._is_stream(queue)]
@@ -178,9 +185,11 @@ class StreamChannel(kombu_redis.Channel):
         consumer.read(direct)
         consumer.release_strays()
         consumer.on_change = self._look_again
+        consumer.on_ended = self.connection_wake
 
     def close(self) -> None:
         if not self.closed and self._queue_of:
+            self.consumer.on_ended = None  # from now on whoever runs a call ends it
             with suppress(*REDIS_ERRORS):  # closing waits for the blocking read
                 self._interrupt_read()
         super().close()
@@ -267,6 +276,7 @@ class StreamChannel(kombu_redis.Channel):
         if not entries:
             raise Empty
         delivered = self._deliver_all(entries)
+        self.flush()  # in a solo pool the call has run by now
         if not self.qos.can_consume():
             self._has_backlog = True  # what comes until a slot is free
         return delivered > 0
@@ -368,6 +378,8 @@ class StreamPoller(kombu_redis.MultiChannelPoller):
         self.has_event_loop = False
 
     def on_poll_start(self) -> None:
+        for channel in self._channels:
+            channel.flush()
         super().on_poll_start()
         reads = any(channel.active_queues for channel in self._channels)
         if reads and not self.has_event_loop and self._woken is None:
@@ -451,6 +463,26 @@ def stop_consumers() -> None:
         if pid == os.getpid():
             del _consumers[server]
             consumer.stop()
+
+
+def end_later(tag: str, keys: list[str], arguments: list[Any]) -> bool:
+    """Hand the last step of a call to the event loop of this process, which sends it with its next fetch.
+
+    Returns:
+        False when no event loop here holds the call: then it is the caller's to end.
+    """
+    for pid, consumer in list(_consumers.values()):
+        if pid == os.getpid() and consumer.end_later(tag, keys, arguments):
+            return True
+    return False
+
+
+def end_at_once() -> None:
+    """Leave nothing to the event loop any more, which is about to stop."""
+    for pid, consumer in list(_consumers.values()):
+        if pid == os.getpid():
+            consumer.on_ended = None
+            consumer.flush()
 
 
 def forget_delivery(tag: str) -> None:
