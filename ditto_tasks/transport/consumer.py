@@ -96,7 +96,7 @@ class StreamConsumer:
         self._trusts_until = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        line = Line(client)
+        self._line = line = Line(client)
         self._fetch = LineScript(line, client, scripts.FETCH)
         self._end = LineScript(line, client, END)
         self._hold = client.register_script(scripts.HOLD)
@@ -309,6 +309,7 @@ class StreamConsumer:
             self.release(tag)
         self._client.zadd(self._keys.leases, {self.name: 0})
         self._take(self.name, 0)  # nothing is left to take: that forgets us
+        self._line.close()
 
     def _take(self, name: str, count: int) -> list[Entry]:
         keys = [self._keys.leases, self._keys.consumers, *self._streams]

@@ -194,10 +194,10 @@ class Ledger:
     def __init__(self, client: RedisClient, keys: Keys, expires: int) -> None:
         self._keys = keys
         self._expires = expires
-        line = Line(client)
-        self._begin = LineScript(line, client, _BEGIN)
-        self._end = LineScript(line, client, END)
-        self._cancel = LineScript(line, client, _CANCEL)
+        self._line = Line(client)
+        self._begin = LineScript(self._line, client, _BEGIN)
+        self._end = LineScript(self._line, client, END)
+        self._cancel = LineScript(self._line, client, _CANCEL)
 
     def begin(self, execution_id: str, owner: str = "", tag: str = "") -> Begun:
         """Count an attempt to run the call, unless it has its result.
@@ -251,6 +251,10 @@ class Ledger:
         arguments += ["" if attempt is None else attempt, delivery.group if delivery else "", entry]
         arguments += [delivery.tag if delivery else "", key, limit.encode() if limit else "", keys.prefix]
         return [*names, keys.dead, keys.input(execution_id)], [*arguments, dead, DEAD_KEPT]
+
+    def close(self) -> None:
+        """Close the connections that the ledger made; the client stays open."""
+        self._line.close()
 
     def cancel(self, execution_id: str, reason: str) -> bool:
         """Leave a tombstone and tell running workers; False when the call has its result already."""

@@ -65,7 +65,7 @@ class Line:
         try:
             return self._free.pop()
         except IndexError:
-            return self._pool.make_connection()
+            return self._pool.connection_class(**self._pool.connection_kwargs)  # the pool counts its own only
 
     def _again(self, connection: Any, command: tuple[Any, ...]) -> Any:
         try:

@@ -199,6 +199,7 @@ class StreamPublisher:
         return self._keys.prefix
 
     def close(self) -> None:
+        self._line.close()
         self._client.close()
 
     def _publish_many(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:

@@ -1,4 +1,4 @@
-"""Plain Celery with late acknowledgement, the reference of the benchmark, which names its visibility timeout."""
+"""Plain Celery with late acknowledgement: the benchmark's reference, which sets its visibility timeout."""
 
 import os
 import time

@@ -8,7 +8,6 @@ import pytest
 
 from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.transport.connection import RedisClient
-from ditto_tasks.transport.results import read_result
 from tests.conftest import wait_until
 from tests.faults.conftest import KEYS, LEASE, Crew, children, entries, freeze, thaw
 
@@ -74,8 +73,8 @@ def test_the_late_result_of_a_suspended_worker_is_refused(
         wait_until(lambda: len(crew.noted("ended")) == ends, what="both have ended")
         assert runtime.submit(node, {}).result(10).status == "success"
         assert runtime.invocation(call.id).result(5) == result
-    stored = [read_result(data)[1] for data in published if decode_json(data)["task_id"] == call.id]
-    assert stored == [result]
+    stored = [decode_json(data)["result"] for data in published if decode_json(data)["task_id"] == call.id]
+    assert stored == [result.to_wire()]
     assert "Traceback" not in suspended.log
 
 

