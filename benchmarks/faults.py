@@ -1,8 +1,8 @@
 """What is lost, run twice or left behind when workers, connections and the server fail.
 
 `python -m benchmarks.faults [--quick] [--only SCENARIO ...] [--json FILE]`; about a quarter of an hour, with
-`--quick` a minute. Real workers over real servers, all of them this script's own. The reference is plain Celery
-with late acknowledgement, in the same run.
+`--quick` a minute. Real workers over real servers, all of them this script's own. The reference is plain
+Celery with late acknowledgement, in the same run.
 """
 
 import argparse

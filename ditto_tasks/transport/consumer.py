@@ -278,6 +278,7 @@ class StreamConsumer:
         answer = self._take_over(keys=keys, args=arguments)
         entries = self._entries(answer, is_taken_over=True)
         for entry, (*_, deliveries) in zip(entries, answer, strict=True):
+            self.runs(entry.tag)  # we may hold it a second time, having lost and regained it
             if deliveries >= _SUSPECT_FROM:
                 self._suspect = entry.tag
         return entries

@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from functools import partial
 
 import psutil
 import pytest
 
-from ditto_tasks import BrokerUnavailable, InvocationTimeout, Runtime
+from ditto_tasks import BrokerUnavailable, Invocation, InvocationTimeout, Runtime
 from ditto_tasks.transport.connection import RedisClient, connect
 from tests.conftest import RedisServer, wait_until
 from tests.faults.conftest import KEYS, Crew, entries, lasting_keys
@@ -22,14 +22,6 @@ def reset_connections(client: RedisClient) -> None:
     """Close all connections to the server but this one."""
     for kind in ("NORMAL", "PUBSUB"):
         client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
-
-
-@pytest.fixture
-def load(own_crew: Crew) -> Iterator["Load"]:
-    with own_crew.runtime() as runtime:
-        load = Load(runtime)
-        yield load
-        load.stop()
 
 
 class Load:
@@ -122,6 +114,25 @@ def test_after_connections_were_reset_three_times_fifty_calls_are_done(
         assert time.monotonic() - began < 60
     assert psutil.pid_exists(worker.pid)
     assert entries(client) == 0
+
+
+def _are_done(calls: list[Invocation], count: int) -> bool:
+    return sum(call.future.done() for call in calls) >= count
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_resets_under_load_lose_nothing(crew: Crew, client: RedisClient, pool: str) -> None:
+    """A reset between two steps of a fetch leaves no call with a pool that has dropped it."""
+    crew.hire(pool=pool)
+    calls: list[Invocation] = []
+    with crew.runtime() as runtime:
+        for number in range(8):
+            calls += [runtime.submit("FAULT.WORK", {"seconds": 0.03}) for _ in range(6 + number % 3)]
+            enough = len(calls) - 5 - number % 4
+            wait_until(partial(_are_done, calls, enough))
+            reset_connections(client)
+        assert {call.result(60).status for call in calls} == {"success"}
+    assert set(crew.starts().values()) == {1}
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
