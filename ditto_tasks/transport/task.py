@@ -64,6 +64,7 @@ class NodeTask(Task):
     """Runs one node: the task's name is the node's, its id the execution id, its value the NodeResult."""
 
     Request = "ditto_tasks.transport.request:NodeRequest"
+    Strategy = "ditto_tasks.transport.request:node_strategy"
     acks_late = True
     resultrepr_maxsize = 16  # characters of a result in logs and events: content does not belong there
 
