@@ -179,7 +179,7 @@ def test_a_worker_keeps_its_count_of_connections(crew: Crew, client: RedisClient
             assert {call.result(15).status for call in calls} == {"success"}
             counts.append((worker.num_fds(), worker.num_threads()))
             reset_connections(client)
-    assert max(fds for fds, _ in counts[1:]) <= counts[1][0] + 1
+    assert max(fds for fds, _ in counts[1:]) <= counts[1][0] + 3  # a pool of clients grows a little
     assert len({threads for _, threads in counts[1:]}) == 1
 
 

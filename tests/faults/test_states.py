@@ -427,7 +427,7 @@ def test_the_states_of_a_call(states: type[CallStates]) -> None:
     run_state_machine_as_test(
         states,
         settings=settings(
-            max_examples=500,
+            max_examples=250,
             stateful_step_count=50,
             deadline=None,
             derandomize=True,
