@@ -1,6 +1,7 @@
 """Builds the Celery app of a worker from the workers that an application, or ditto.yaml, names."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from celery import Celery
 
@@ -62,7 +63,10 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
         app.register_task(NodeTask(node, services, is_repeatable=node in repeatable))
     limited = [pair for worker in workers for pair in _limits(config, worker)]
     limits = {node_queue(config, node): limit for node, limit in limited}
-    app.conf.ditto_limits = app.conf.broker_transport_options["ditto_limits"] = limits
+    app.conf.ditto_limits = limits
+    app.conf.broker_transport_options["ditto_limits"] = {
+        name: asdict(limit) for name, limit in limits.items()
+    }
     sections = [_section(config, worker) for worker in workers]
     app.conf.update(
         task_queues=queues_of(config, [*nodes, *health.capabilities]),

@@ -10,13 +10,14 @@ from celery.worker import state
 
 from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import DittoError
-from ditto_tasks.transport.app import node_queue, redis_url, refuse_cluster
+from ditto_tasks.transport.app import node_queue, redis_url, refuse_cluster, uses_streams
 from ditto_tasks.transport.connection import REDIS_ERRORS, connect
 from ditto_tasks.transport.consumer import StreamConsumer
 from ditto_tasks.transport.control import cancel_on_revoke
 from ditto_tasks.transport.directory import Announcement, Announcer
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.streams import end_at_once, stop_consumers
+from workers.prefork import keep_jobs
 from workers.resources import ProcessResources
 
 __all__ = ["install"]
@@ -64,6 +65,8 @@ class ServeNodes(bootsteps.StartStopStep):
         except DittoError as error:
             logger.critical("the worker cannot start: %s", error)
             raise SystemExit(_FAILED) from None
+        if _forks(parent) and uses_streams(parent.app.conf.ditto_config):
+            keep_jobs(parent.pool)
         _hold_lease(parent.app.conf.ditto_lease)
         signals.worker_ready.connect(self._announce)
 

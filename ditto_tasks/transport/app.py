@@ -19,7 +19,7 @@ from ditto_tasks.transport.connection import (
 )
 from ditto_tasks.transport.control import NodeControl
 from ditto_tasks.transport.serializer import SERIALIZER, register_serializer
-from ditto_tasks.transport.streams import SCHEME, SENTINEL_SCHEME, register_transport
+from ditto_tasks.transport.streams import SCHEME, SENTINEL_SCHEME, register_transport, server_name
 
 __all__ = ["create_app", "node_queue", "queues_of", "redis_url", "refuse_cluster", "uses_streams"]
 
@@ -150,7 +150,7 @@ def _settings(config: DittoConfig) -> dict[str, Any]:
         "broker_connection_max_retries": None,  # a worker waits for its broker as long as it takes
         "broker_transport_options": {
             **_master_of(config.broker_url),
-            "ditto_secret_url": config.broker_url,
+            "ditto_server": server_name(config.broker_url or ""),
             "ditto_prefix": transport.prefix,
             "ditto_lease": transport.lease,
             "ditto_begins": int(transport.result_expires) if _is_one_server(config) else None,

@@ -152,7 +152,7 @@ class StreamConsumer:
         entries = self._entries(taken)
         for entry in entries:
             if entry.begun is not None:
-                self._not_run[entry.tag] = entry.fields["i"].decode()
+                self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
         return Fetched(entries, is_more=parked > 0, again_in=again / 1000 if again else None)
 
     def read_command(self, block: float) -> list[Any]:
@@ -318,6 +318,7 @@ class StreamConsumer:
         answer = self._take_over(keys=keys, args=arguments)
         entries = self._entries(answer, is_taken_over=True)
         for entry, (*_, deliveries) in zip(entries, answer, strict=True):
+            self.runs(entry.tag)  # we may hold it a second time, having lost and regained it
             if deliveries >= _SUSPECT_FROM:
                 self._suspect = entry.tag
         return entries
@@ -339,10 +340,10 @@ class StreamConsumer:
         known = (tag for tag in [*self._held, *self._unsettled] if tag.startswith(f"{id} {stream}"))
         if next(known, None) is None:
             [entry] = self._client.xrange(stream, id, id) or [(None, {})]
-            key = entry[1].get(b"k", b"").decode()
+            key = entry[1].get(b"k", b"").decode(errors="replace")
             tag = tag_of(id, stream, key)
             self._held.add(tag)
-            self._not_run[tag] = entry[1].get(b"i", b"").decode()
+            self._not_run[tag] = entry[1].get(b"i", b"").decode(errors="replace")
             self.release(tag)
 
     def _bells(self) -> list[str]:

@@ -12,7 +12,14 @@ __all__ = ["NodeControl", "cancel_on_revoke"]
 
 
 class NodeControl(Control):
-    """Leaves a tombstone for each revoked call, so that a revoke holds for workers that start later."""
+    """Leaves a tombstone for each revoked call, so that a revoke holds for workers that start later.
+
+    It speaks kombu's JSON, which any Celery client reads, and which takes all that a worker says of itself.
+    """
+
+    def __init__(self, app: Any = None) -> None:
+        super().__init__(app)
+        self.mailbox.serializer = "json"
 
     def revoke(self, task_id: Any, *args: Any, **kwargs: Any) -> Any:
         for execution_id in [task_id] if isinstance(task_id, str) else task_id:

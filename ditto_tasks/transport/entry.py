@@ -23,7 +23,7 @@ class Entry:
     @property
     def key(self) -> str:
         """The concurrency key that the caller gave; empty without one."""
-        return self.fields.get("k", b"").decode()
+        return self.fields.get("k", b"").decode(errors="replace")  # anybody may write into a stream
 
     @property
     def tag(self) -> str:
@@ -62,5 +62,5 @@ def read_entries(answer: Iterable[Any], *, is_taken_over: bool = False) -> list[
 
 def _pairs(fields: Any) -> dict[str, bytes]:
     if isinstance(fields, dict):
-        return {name.decode(): value for name, value in fields.items()}
-    return {fields[index].decode(): fields[index + 1] for index in range(0, len(fields), 2)}
+        return {name.decode(errors="replace"): value for name, value in fields.items()}
+    return {fields[index].decode(errors="replace"): fields[index + 1] for index in range(0, len(fields), 2)}

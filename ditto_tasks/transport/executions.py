@@ -39,6 +39,8 @@ class Executions:
         self._running: dict[str, Cancellation] = {}
         self._heard: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()
+        self._here: set[str] = set()
+        self._left = threading.Condition()
         self._listener_pid = 0
 
     @contextmanager
@@ -56,6 +58,21 @@ class Executions:
         finally:
             with self._lock:
                 self._running.pop(execution_id, None)
+
+    def enter(self, execution_id: str) -> None:
+        """Wait until no other delivery of the call is in this process; it is in until `leave`.
+
+        A broker may deliver a call again while it runs, to the very process that runs it.
+        """
+        with self._left:
+            self._left.wait_for(lambda: execution_id not in self._here)
+            self._here.add(execution_id)
+
+    def leave(self, execution_id: str) -> None:
+        """Let another delivery of the call in: the result of this one is stored, or could not be."""
+        with self._left:
+            self._here.discard(execution_id)
+            self._left.notify_all()
 
     def cancel(self, execution_id: str, reason: str) -> bool:
         """Set the token of a call if it runs here, or once it does; tell whether it does."""

@@ -3,13 +3,16 @@
 from typing import Any
 
 from billiard.exceptions import WorkerLostError
+from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 from celery.worker.state import revoked, task_ready
+from celery.worker.strategy import default
+from kombu.exceptions import ContentDisallowed
 
 from ditto_tasks.transport.connection import REDIS_ERRORS
-from ditto_tasks.transport.streams import StreamChannel
+from ditto_tasks.transport.streams import NotATask, StreamChannel
 
-__all__ = ["REVOKED", "NodeRequest"]
+__all__ = ["REVOKED", "NodeRequest", "node_strategy"]
 
 REVOKED = "revoked"  # the reason of such a cancel
 
@@ -58,3 +61,42 @@ class NodeRequest(Request):
             self.reject(requeue=True)
             return None
         return super().on_failure(exc_info, send_failed_event, return_ok)
+
+
+def node_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
+    """Make Celery's handler of a task's messages, which lets only such in as it survives.
+
+    The handler raises:
+        NotATask: the message came from a stream and is none of a task.
+        InvalidTaskError: it came from elsewhere; Celery's worker refuses it.
+    """
+    handle = default(task, app, consumer, **options)
+
+    def handle_checked(message: Any, *rest: Any, **named: Any) -> Any:
+        if not _is_of_a_task(message):
+            from_stream = isinstance(message.channel, StreamChannel)
+            raise (NotATask if from_stream else InvalidTaskError)("its body or headers are none of a task")
+        return handle(message, *rest, **named)
+
+    return handle_checked
+
+
+def _is_of_a_task(message: Any) -> bool:
+    """Look at the parts that Celery takes for granted."""
+    try:
+        payload = message.payload
+    except ContentDisallowed:
+        return True  # it refuses this itself
+    except Exception:  # whatever a decoder may raise
+        return False
+    time_limits = message.headers.get("timelimit")
+    if time_limits and not (isinstance(time_limits, list | tuple) and len(time_limits) == 2):
+        return False
+    if isinstance(payload, dict):  # protocol 1
+        return isinstance(payload.get("args"), list | tuple)
+    kinds = (list | tuple, dict, dict)
+    return (
+        isinstance(payload, list | tuple)
+        and len(payload) == len(kinds)
+        and all(isinstance(part, kind) for part, kind in zip(payload, kinds, strict=True))
+    )

@@ -210,7 +210,8 @@ end
 
 # KEYS: leases, consumers, stream. ARGV: group, us, the released's name, entry, tag, key or "", limit or "",
 # what all keys begin with, the call's hash when it was begun with its fetch and has not run, else "".
-# Given back only while it is ours; it counts as if it had never been fetched.
+# Given back only while it is ours; it counts as if it had never been fetched, unless it was begun again
+# since: the step of a fetch ends with the entry's id, and an entry is fetched once.
 RELEASE = (
     _NOTE_FUNCTION
     + LIMIT_FUNCTIONS
@@ -219,8 +220,10 @@ local held = redis.call('XPENDING', KEYS[3], ARGV[1], ARGV[4], ARGV[4], 1)[1]
 if not held or held[2] ~= ARGV[2] then return 0 end
 redis.call('XCLAIM', KEYS[3], ARGV[1], ARGV[3], 0, ARGV[4], 'RETRYCOUNT', math.max(held[4] - 1, 0), 'JUSTID')
 if ARGV[7] ~= '' then free(ARGV[8], cjson.decode(ARGV[7]), ARGV[5], ARGV[6]) end
-if ARGV[9] ~= '' and redis.call('HGET', ARGV[9], 'entry') == ARGV[4] then
+local step = ARGV[9] ~= '' and redis.call('HGET', ARGV[9], 'step')
+if step and string.sub(step, -#ARGV[4]) == ARGV[4] then
   redis.call('HINCRBY', ARGV[9], 'attempts', -1)
+  redis.call('HDEL', ARGV[9], 'step')
 end
 redis.call('ZADD', KEYS[1], 0, ARGV[3])
 note(KEYS[2], ARGV[3], KEYS[3])

@@ -6,6 +6,7 @@ free; when there is nothing to fetch, it waits for all streams with one blocking
 their delivery tag from any thread or process, so acknowledging survives a lost connection.
 """
 
+import base64
 import logging
 import os
 import re
@@ -43,6 +44,7 @@ __all__ = [
     "message_fields",
     "read_message",
     "register_transport",
+    "server_name",
     "stop_consumers",
 ]
 
@@ -52,9 +54,13 @@ SCHEME = "ditto"  # the name under which kombu knows this transport
 
 SENTINEL_SCHEME = "ditto-sentinel"  # the same with Redis Sentinel
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
-_OPTIONS = ("ditto_secret_url", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
+_OPTIONS = ("ditto_server", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
 _WAITED = 0.00015  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
+
+
+class NotATask(Exception):
+    """A message that was read is none of a task: the worker would end of it."""
 
 
 def register_transport() -> None:
@@ -75,6 +81,17 @@ def delayed_member(stream: str, id: str, fields: dict[str, Any]) -> bytes:
     """Write a message that is not due yet as a member of the sorted set of those."""
     texts = [part.decode() if isinstance(part, bytes) else part for pair in fields.items() for part in pair]
     return b"\0".join((stream.encode(), id.encode(), encode_json(texts)))
+
+
+_servers: dict[str, str] = {}  # URLs by name: workers show their options to whoever inspects them
+
+
+def server_name(url: str) -> str:
+    """Name a server in the options of a transport, without its password."""
+    known = next((name for name, named in _servers.items() if named == url), None)
+    name = known or f"server {len(_servers) + 1}"
+    _servers[name] = url
+    return name
 
 
 class StreamQoS(virtual.QoS):
@@ -129,11 +146,11 @@ class StreamChannel(kombu_redis.Channel):
     QoS = StreamQoS
     body_encoding = None  # bodies are JSON text already
     from_transport_options = (*kombu_redis.Channel.from_transport_options, *_OPTIONS)
-    ditto_secret_url = ""  # named so that Celery hides it where it shows its settings
+    ditto_server = ""  # as `server_name` named its URL
     ditto_prefix = "ditto"
     ditto_lease = 10.0
     ditto_begins: int | None = None
-    ditto_limits: Mapping[str, Limit] = MappingProxyType({})
+    ditto_limits: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -149,7 +166,11 @@ class StreamChannel(kombu_redis.Channel):
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
         return _consumer_of_process(
-            self.ditto_secret_url, self.ditto_prefix, self.ditto_lease, self.ditto_begins, self.ditto_limits
+            _servers[self.ditto_server],
+            self.ditto_prefix,
+            self.ditto_lease,
+            self.ditto_begins,
+            self.ditto_limits,
         )
 
     def note_runs(self, delivery_tag: str) -> None:
@@ -293,6 +314,9 @@ class StreamChannel(kombu_redis.Channel):
             try:
                 if message is not None:
                     self.connection._deliver(message, self._queue_of[entry.stream])
+            except NotATask as error:
+                self._give_up(entry, error)
+                self.qos.ack(entry.tag)
             except Exception:
                 for undelivered in entries[index:]:
                     self.consumer.release(undelivered.tag)
@@ -304,9 +328,12 @@ class StreamChannel(kombu_redis.Channel):
         try:
             return read_message(entry)
         except ValueError as error:
-            logger.error("%s is no message (%s): given up", entry.tag, error)
-            self.consumer.give_up(entry)
+            self._give_up(entry, error)
             return None
+
+    def _give_up(self, entry: Entry, error: Exception) -> None:
+        logger.error("%s is no message (%s): given up", entry.tag, error)
+        self.consumer.give_up(entry)
 
     def _put(self, queue: str, message: dict[str, Any], **options: Any) -> None:
         if not self._is_stream(queue):
@@ -496,13 +523,14 @@ _consumers_lock = threading.Lock()
 
 
 def _consumer_of_process(
-    url: str, prefix: str, lease: float, begins: int | None, limits: Mapping[str, Limit]
+    url: str, prefix: str, lease: float, begins: int | None, limits: Mapping[str, Mapping[str, Any]]
 ) -> StreamConsumer:
     """Return this process's consumer at a broker; a fork makes another."""
     with _consumers_lock:
         pid, consumer = _consumers.get((url, prefix), (0, None))
         if consumer is None or pid != os.getpid():
-            consumer = StreamConsumer(connect(url), Keys(prefix), lease, begins, limits)
+            named = {queue: Limit(**limit) for queue, limit in limits.items()}
+            consumer = StreamConsumer(connect(url), Keys(prefix), lease, begins, named)
             _consumers[url, prefix] = (os.getpid(), consumer)
         return consumer
 
@@ -516,12 +544,19 @@ def read_message(entry: Entry) -> dict[str, Any]:
     message = decode_json(entry.fields.get("r") or entry.fields.get("m", b""))  # r: a plain Celery client's
     if not isinstance(message, dict) or not isinstance(message.get("headers"), dict):
         raise ValueError("it has no headers")
+    for name in ("task", "id"):
+        if not isinstance(message["headers"].get(name), str):
+            raise ValueError(f"it names no {name}")
     properties = message.get("properties")
     if not isinstance(properties, dict) or not isinstance(properties.get("delivery_info"), dict):
         raise ValueError("it has no properties")
     if "b" in entry.fields:
         body = entry.fields["b"]
         message["body"] = body if message.get("content-encoding") == "binary" else body.decode()
+    if not isinstance(message.get("body"), str | bytes):
+        raise ValueError("it has no body")
+    if properties.get("body_encoding") is not None:  # a plain Celery client's
+        base64.b64decode(message["body"])
     properties["delivery_tag"] = entry.tag
     properties["delivery_info"]["redelivered"] = entry.is_taken_over
     if entry.begun is not None:

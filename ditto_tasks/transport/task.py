@@ -10,6 +10,7 @@ from typing import Any
 
 from celery import Task
 from celery.exceptions import Ignore, Reject
+from celery.signals import task_postrun
 from celery.utils.time import maybe_iso8601
 from pydantic import ValidationError
 
@@ -63,6 +64,7 @@ class NodeTask(Task):
     """Runs one node: the task's name is the node's, its id the execution id, its value the NodeResult."""
 
     Request = "ditto_tasks.transport.request:NodeRequest"
+    Strategy = "ditto_tasks.transport.request:node_strategy"
     acks_late = True
     resultrepr_maxsize = 16  # characters of a result in logs and events: content does not belong there
 
@@ -70,6 +72,8 @@ class NodeTask(Task):
         self.name = node
         self._is_repeatable = is_repeatable
         self._services = services
+        if services.owner:
+            task_postrun.connect(self._leave, sender=self, weak=False)
 
     def run(self, input: Any = None) -> dict[str, Any]:
         """Run the node for the message at hand.
@@ -80,6 +84,8 @@ class NodeTask(Task):
         """
         started = time.monotonic()
         execution_id: str = self.request.id
+        if self._services.owner:
+            self._services.executions.enter(execution_id)
         with self._services.executions.track(execution_id) as cancel:
             begun = self._begin(execution_id)
             call = Call(execution_id, cancel, self._deadline())
@@ -96,6 +102,9 @@ class NodeTask(Task):
         """Cancel a call that this worker holds, in whichever of its processes it runs."""
         self._services.executions.cancel(execution_id, reason)
         self._services.ledger.cancel(execution_id, reason)
+
+    def _leave(self, task_id: str, **_: Any) -> None:
+        self._services.executions.leave(task_id)
 
     def _begin(self, execution_id: str) -> Begun:
         begun_with_fetch = (self.request.properties or {}).get(BEGUN_PROPERTY)

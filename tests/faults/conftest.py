@@ -49,6 +49,7 @@ class Crew:
         )
         worker = self._start(
             self.url,
+            "--without-mingle",  # with each start and each reset, that would wait a second for neighbours
             *(("-P", "gevent") if pool == "gevent" else ()),
             *options,
             module="tests.faults.fault_app",

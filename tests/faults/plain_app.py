@@ -1,4 +1,4 @@
-"""Plain Celery with late acknowledgement: the benchmark's reference, which sets its visibility timeout."""
+"""Plain Celery with late acknowledgement, which the benchmark of faults holds us against."""
 
 import os
 import time

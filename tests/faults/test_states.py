@@ -57,7 +57,6 @@ class Process:
 
     consumer: SteppedConsumer
     fetched: list[Entry] = field(default_factory=list)
-    is_suspended: bool = False
 
 
 @dataclass
@@ -97,15 +96,17 @@ class CallStates(RuleBasedStateMachine):
         self.ledger = Ledger(self.client, KEYS, EXPIRES)
         self.calls: dict[str, Known] = {}
         self.processes: list[Process] = []
+        self.kept_running: list[Run] = []
 
     # --- the steps of callers
 
-    @initialize()
-    def two_processes(self) -> None:
+    @initialize(target=ids)
+    def two_processes_and_two_calls(self) -> object:
         self.hire()
         self.hire()
+        return multiple(self.submit("normal", None, True), self.submit("normal", None, False))
 
-    @precondition(lambda self: len(self.calls) < 3)
+    @precondition(lambda self: len(self.calls) < 4)
     @rule(
         target=ids,
         priority=st.sampled_from(PRIORITIES),
@@ -142,55 +143,33 @@ class CallStates(RuleBasedStateMachine):
         process.consumer.read()
         self.processes.append(process)
 
-    @rule(data=st.data(), count=st.integers(1, 3))
-    def fetch(self, data: st.DataObject, count: int) -> None:
+    @rule(data=st.data(), count=st.integers(1, 3), how=st.sampled_from(["at once", "blocking", "reply lost"]))
+    def fetch(self, data: st.DataObject, count: int, how: str) -> None:
         process = self._any(data)
-        self._got(process, process.consumer.fetch(count).entries)
-
-    @rule(data=st.data())
-    def fetch_with_the_blocking_read(self, data: st.DataObject) -> None:
-        process = self._any(data)
-        command = process.consumer.read_command(0)
-        at = command.index("BLOCK")
-        del command[at : at + 2]  # what is there at once; servers round short waits up
-        self._got(process, process.consumer.read_reply(self.client.execute_command(*command)).entries)
-
-    @rule(data=st.data(), count=st.integers(1, 3))
-    def lose_the_reply_of_a_fetch(self, data: st.DataObject, count: int) -> None:
-        """The server answers, and the connection is gone."""
-        process = self._any(data)
-        for entry in process.consumer.fetch(count).entries:
+        if how == "blocking":
+            command = process.consumer.read_command(0)
+            at = command.index("BLOCK")
+            del command[at : at + 2]  # what is there at once; servers round short waits up
+            self._got(process, process.consumer.read_reply(self.client.execute_command(*command)).entries)
+            return
+        entries = process.consumer.fetch(count).entries
+        if how == "at once":
+            self._got(process, entries)
+            return
+        for entry in entries:  # the server has answered, and the connection is gone
             self._count_begun(entry)
             process.consumer.settled(entry.tag)
-
-    @rule(data=st.data())
-    def give_strays_back(self, data: st.DataObject) -> None:
-        self._any(data).consumer.release_strays()
-        self._note_attempts_taken_back()
 
     @rule(target=runs, data=st.data())
     def begin(self, data: st.DataObject) -> object:
         process = self._any(data, having_fetched=True)
-        if process is None:
-            return multiple()
-        entry = process.fetched.pop(0)
-        id = entry.fields["i"].decode()
-        known = self.calls[id]
-        begun = entry.begun or self.ledger.begin(id, tag=entry.tag)
-        process.consumer.runs(entry.tag)
-        if entry.begun is None and begun.verdict != "done":
-            assert begun.attempt == known.attempts + 1
-            known.attempts = begun.attempt
-        if begun.verdict == "done":
-            assert known.result is not None
-            process.consumer.settle(entry.tag)
-            return multiple()
-        if known.was_cancelled_first:
-            assert begun.verdict == "cancelled"
-        outcome = self._outcome(id, begun)
-        if outcome == "done":
-            known.started.append(begun.attempt)
-        return Run(id, begun.attempt, outcome, entry.tag, process)
+        return multiple() if process is None else self._begin(process)
+
+    @rule(target=runs, data=st.data())
+    def fetch_and_begin(self, data: st.DataObject) -> object:
+        process = self._any(data)
+        self._got(process, process.consumer.fetch(1).entries)
+        return self._begin(process) if process.fetched else multiple()
 
     @rule(run=consumes(runs), settles=st.booleans())
     def end(self, run: Run, settles: bool) -> None:
@@ -216,9 +195,16 @@ class CallStates(RuleBasedStateMachine):
     def lose_the_child_that_ran_it(self, run: Run) -> None:
         run.process.consumer.release(run.tag)
 
-    @rule(data=st.data())
-    def look(self, data: st.DataObject) -> None:
-        self._any(data).consumer.look()
+    @rule(data=st.data(), what=st.sampled_from(["look", "look", "give strays back", "count all"]))
+    def look(self, data: st.DataObject, what: str) -> None:
+        consumer = self._any(data).consumer
+        if what == "look":
+            consumer.look()
+        elif what == "count all":
+            consumer.count_all()
+        else:
+            consumer.release_strays()
+            self._note_attempts_taken_back()
 
     @rule(data=st.data(), count=st.integers(1, 3))
     def take_over(self, data: st.DataObject, count: int) -> None:
@@ -226,45 +212,40 @@ class CallStates(RuleBasedStateMachine):
         process.consumer.look()
         self._got(process, process.consumer.take_overdue(count))
 
-    @rule(data=st.data())
-    def count_all(self, data: st.DataObject) -> None:
-        self._any(data).consumer.count_all()
-
     # --- what goes wrong
 
-    @rule(data=st.data())
-    def let_the_lease_of_a_process_end(self, data: st.DataObject) -> None:
-        """It is suspended, or the server cannot be reached; it may go on all the same."""
-        self.client.zadd(KEYS.leases, {self._any(data).consumer.name: 1}, xx=True)
-
-    @precondition(lambda self: len(self.processes) > 1)
-    @rule(data=st.data(), forgets=st.booleans())
-    def take_over_from_one_that_lives(self, data: st.DataObject, forgets: bool) -> None:
-        """One is suspended for longer than its lease; another takes what it holds, and may forget it."""
+    @rule(data=st.data(), takes_over=st.booleans(), forgets=st.booleans(), begins=st.booleans())
+    def suspend(self, data: st.DataObject, takes_over: bool, forgets: bool, begins: bool) -> None:
+        """One is silent for longer than its lease; another may take what it holds. It goes on, though."""
         suspended = self._any(data)
-        other = data.draw(st.sampled_from([one for one in self.processes if one is not suspended]))
         self.client.zadd(KEYS.leases, {suspended.consumer.name: 1}, xx=True)
-        other.consumer.look()
-        self._got(other, other.consumer.take_overdue(10))
-        if forgets:
+        others = [process for process in self.processes if process is not suspended]
+        if not others or not takes_over:
+            return
+        other = data.draw(st.sampled_from(others))
+        for _ in range(2 if forgets else 1):
             other.consumer.look()
             self._got(other, other.consumer.take_overdue(10))
+        if begins and other.fetched:
+            self.kept_running += [run for run in [self._begin(other)] if isinstance(run, Run)]
 
     @precondition(lambda self: len(self.processes) > 1)
-    @rule(data=st.data())
-    def kill(self, data: st.DataObject) -> None:
-        """Drop it with what it has fetched, and what it has noted to settle."""
+    @rule(data=st.data(), how=st.sampled_from(["killed", "stopped"]))
+    def go_away(self, data: st.DataObject, how: str) -> None:
+        """Drop a process with what it has fetched and noted to settle, or let it give that back."""
         process = self._any(data)
         self.processes.remove(process)
-        self.client.zadd(KEYS.leases, {process.consumer.name: 1}, xx=True)
-
-    @precondition(lambda self: len(self.processes) > 1)
-    @rule(data=st.data())
-    def stop(self, data: st.DataObject) -> None:
-        process = self._any(data)
+        if how == "killed":
+            self.client.zadd(KEYS.leases, {process.consumer.name: 1}, xx=True)
+            return
         process.consumer.stop()
-        self.processes.remove(process)
+        self._note_attempts_taken_back()
         assert not self.client.zscore(KEYS.leases, process.consumer.name)
+
+    @precondition(lambda self: self.kept_running)
+    @rule(settles=st.booleans())
+    def end_what_was_taken_over(self, settles: bool) -> None:
+        self.end(self.kept_running.pop(0), settles)
 
     @rule()
     def die_on_arrival(self) -> None:
@@ -337,6 +318,26 @@ class CallStates(RuleBasedStateMachine):
         left = {key.decode() for key in self.client.scan_iter()}
         assert left <= {*STREAMS, *map(KEYS.result, self.calls), *map(KEYS.call, self.calls)}
         assert not [key for key in left if key.startswith(KEYS.call(""))]
+
+    def _begin(self, process: Process) -> object:
+        entry = process.fetched.pop(0)
+        id = entry.fields["i"].decode()
+        known = self.calls[id]
+        begun = entry.begun or self.ledger.begin(id, tag=entry.tag)
+        process.consumer.runs(entry.tag)
+        if entry.begun is None and begun.verdict != "done":
+            assert begun.attempt == known.attempts + 1
+            known.attempts = begun.attempt
+        if begun.verdict == "done":
+            assert known.result is not None
+            process.consumer.settle(entry.tag)
+            return multiple()
+        if known.was_cancelled_first:
+            assert begun.verdict == "cancelled"
+        outcome = self._outcome(id, begun)
+        if outcome == "done":
+            known.started.append(begun.attempt)
+        return Run(id, begun.attempt, outcome, entry.tag, process)
 
     def _finish(self, process: Process, entry: Entry) -> None:
         id = entry.fields["i"].decode()
@@ -426,8 +427,8 @@ def test_the_states_of_a_call(states: type[CallStates]) -> None:
     run_state_machine_as_test(
         states,
         settings=settings(
-            max_examples=400,
-            stateful_step_count=40,
+            max_examples=250,
+            stateful_step_count=50,
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),

@@ -23,6 +23,7 @@ class Site:
     Attributes:
         transport: the section of that name in ditto.yaml; to be changed before workers and callers come.
         memory: the section workers.memory, likewise.
+        workers: those that were hired.
     """
 
     def __init__(self, start: StartWorker, url: str, folder: Path, *, results: str = "") -> None:
@@ -31,6 +32,7 @@ class Site:
         self.transport: dict[str, Any] = {"lease": LEASE}
         self.memory: dict[str, Any] = {}
         self.notes = Notes(self.results)
+        self.workers: list[WorkerProcess] = []
         self.client: RedisClient = connect(self.results)
         self._start = start
         self._folder = folder
@@ -52,6 +54,7 @@ class Site:
             DITTO_RESULT_URL=self.results,
             DITTO_CONFIG=self.settings(pool=pool, concurrency=concurrency),
         )
+        self.workers.append(worker)
         if wait:
             self.wait_ready(worker)
         return worker
