@@ -407,7 +407,7 @@ class StreamConsumer:
         endings, self._endings = self._endings, []
         if not endings and not self._unsettled:
             return script(list(keys), list(arguments)) if script else None
-        streams, settling = self._settling()
+        tags, (streams, settling) = self._unsettled, self._settling()
         steps = [(self._end, ending.keys, ending.arguments) for ending in endings]
         steps += [(self._settle, streams, settling)] if streams else []
         steps += [(script, list(keys), list(arguments))] if script else []
@@ -418,6 +418,7 @@ class StreamConsumer:
             answers = pipeline.execute(raise_on_error=False)
         except REDIS_ERRORS:
             self._endings = endings + self._endings
+            self._unsettled = tags + self._unsettled
             raise
         answers = [
             step(names, values) if isinstance(answer, NoScriptError) else answer

@@ -218,6 +218,7 @@ def test_a_closed_runtime_leaves_no_thread_and_no_connection(crew: Crew) -> None
 def test_calls_that_have_ended_leave_nothing_but_their_results(crew: Crew, pool: str) -> None:
     worker = crew.hire(pool=pool)
     with connect(crew.url) as client:
+        wait_until(lambda: client.exists("ditto:leases"), what="the worker reads")
         idle = lasting_keys(client)
         with crew.runtime() as runtime:
             calls = [runtime.submit("FAULT.READ", {}) for _ in range(50)]
