@@ -39,9 +39,10 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
 
     Raises:
         InvalidDefinition: no worker, or a node that two of them expose.
-        ConfigError: no broker is configured, or none that can keep results.
+        ConfigError: no broker is configured, or none that can keep results or the limits that are set.
     """
     nodes = _nodes(workers)
+    limits = _limits_by_queue(config, workers)
     app = create_app(config, name=name)
     keys = Keys(config.transport.prefix)
     health = health_worker(app, nodes)
@@ -61,8 +62,6 @@ def create_worker_app(config: DittoConfig, *, workers: Sequence[Worker], name: s
     repeatable = {node for worker in (*workers, health) for node in worker.repeatable}
     for node in (*nodes, *health.capabilities):
         app.register_task(NodeTask(node, services, is_repeatable=node in repeatable))
-    limited = [pair for worker in workers for pair in _limits(config, worker)]
-    limits = {node_queue(config, node): limit for node, limit in limited}
     app.conf.ditto_limits = limits
     app.conf.broker_transport_options["ditto_limits"] = {
         name: asdict(limit) for name, limit in limits.items()
@@ -113,6 +112,18 @@ def _nodes(workers: Sequence[Worker]) -> list[str]:
     if twice:
         raise InvalidDefinition(f"{twice[0]} is exposed by two workers: one app runs each node in one way")
     return nodes
+
+
+def _limits_by_queue(config: DittoConfig, workers: Sequence[Worker]) -> dict[str, Limit]:
+    """Return what limits each queue over all workers; only streams can keep it."""
+    limited = [pair for worker in workers for pair in _limits(config, worker)]
+    if limited and not uses_streams(config):
+        name = limited[0][1].name
+        raise ConfigError(
+            f"workers.{name} has a limit over all workers, which needs transport.broker: streams and a Redis "
+            "broker: set these, or remove globalConcurrency, keyConcurrency and ratePerSecond"
+        )
+    return {node_queue(config, node): limit for node, limit in limited}
 
 
 def _limits(config: DittoConfig, worker: Worker) -> list[tuple[str, Limit]]:

@@ -11,6 +11,7 @@ from ditto_tasks import Call, Worker, WorkerContext, load_config
 from ditto_tasks.config import find_config
 from ditto_tasks.contracts.call import NO_CALL
 from ditto_tasks.contracts.memory import MemoryGetInput, MemoryItem
+from ditto_tasks.transport.app import uses_streams
 from ditto_tasks.worker import Limits
 from providers.stores.in_memory import InMemoryStore
 from tests.integration.notes import Note, Notes
@@ -61,6 +62,10 @@ class SlowStore(InMemoryStore):
             return super().get(request, call)
 
 
+def _streams_only(limits: Limits) -> Limits:
+    return limits if uses_streams(config) else Limits()
+
+
 app = create_worker_app(
     config,
     workers=[
@@ -77,9 +82,12 @@ app = create_worker_app(
             repeatable=("NOTED.READ",),
         ),
         Worker(
-            "LIMITED", {"LIMITED.READ": _work}, repeatable=("LIMITED.READ",), limits=Limits(concurrency=2)
+            "LIMITED",
+            {"LIMITED.READ": _work},
+            repeatable=("LIMITED.READ",),
+            limits=_streams_only(Limits(concurrency=2)),
         ),
-        Worker("KEYED", {"KEYED.WORK": _work, "KEYED.LOOP": _loop}, limits=Limits(per_key=1)),
-        Worker("RATED", {"RATED.WORK": _work}, limits=Limits(per_second=10)),
+        Worker("KEYED", {"KEYED.WORK": _work, "KEYED.LOOP": _loop}, limits=_streams_only(Limits(per_key=1))),
+        Worker("RATED", {"RATED.WORK": _work}, limits=_streams_only(Limits(per_second=10))),
     ],
 )

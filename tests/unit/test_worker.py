@@ -5,9 +5,20 @@ from typing import Any
 
 import pytest
 
-from ditto_tasks import Call, DittoConfig, InvalidDefinition, NodeError, NodeResult, Worker, WorkerContext
+from ditto_tasks import (
+    Call,
+    ConfigError,
+    DittoConfig,
+    InvalidDefinition,
+    NodeError,
+    NodeResult,
+    Worker,
+    WorkerContext,
+)
+from ditto_tasks.config.model import Transport
 from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled
-from ditto_tasks.worker import Replica
+from ditto_tasks.worker import Limits, Replica
+from workers.factory import create_worker_app
 
 CALL = Call("id-1")
 
@@ -45,6 +56,23 @@ def raising(error: BaseException) -> Any:
 def test_a_definition_that_cannot_work_is_refused(arguments: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidDefinition, match=reason):
         Worker(**arguments)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"broker_url": "amqp://127.0.0.1:1//", "result_url": "redis://127.0.0.1:1/0"},
+        {
+            "broker_url": "redis://127.0.0.1:1/0",
+            "result_url": "redis://127.0.0.1:1/0",
+            "transport": Transport(broker="kombu"),
+        },
+    ],
+)
+def test_a_limit_over_all_workers_that_the_broker_cannot_keep_is_refused(settings: dict[str, Any]) -> None:
+    worker = Worker("TEST", {"TEST.IT": echo}, limits=Limits(concurrency=1))
+    with pytest.raises(ConfigError, match=r"workers\.test has a limit over all workers, which needs"):
+        create_worker_app(DittoConfig(**settings), workers=[worker])
 
 
 def test_all_nodes_are_exposed_unless_said_otherwise() -> None:
