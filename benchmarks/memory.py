@@ -36,8 +36,6 @@ FREQUENCIES = list(accumulate(1 / (rank + 3) for rank in range(len(VOCABULARY)))
 GET_OVERHEAD = 60.0  # µs over plain
 FLAT = 1.5  # GET in the largest file against the smallest
 SEARCH_RATIO = 1.3
-SHORT_SEARCH = 0.5  # ms; below it, plain takes no longer than checking input and hits does
-SEARCH_OVERHEAD = 0.15  # ms over plain, the goal of a short search
 WRITE_RATIO = 0.6
 
 GET = "SELECT id, memory_key, content, metadata FROM memories WHERE id = ?"
@@ -150,15 +148,8 @@ def _reads(memory: Memory, plain: Plain, drafts: Drafts, ids: list[str], rounds:
         lambda number: memory.search({"query": " ".join(queries[number]), "limit": HITS}).unwrap(),
         lambda number: plain.search(queries[number]),
     )
-    yield _search_row(f"SEARCH two words, {size}", *_in(1e3, search))
+    yield Row(f"SEARCH two words, {size}", *_in(1e3, search), SEARCH_RATIO, "ms")
     plain.close()
-
-
-def _search_row(name: str, ours: float, reference: float) -> Row:
-    """Hold a search to its ratio; a short one, where checking ten hits shows, to what that may take."""
-    if reference < SHORT_SEARCH:
-        return Row(name, ours, reference, SEARCH_OVERHEAD, "ms", measure="difference")
-    return Row(name, ours, reference, SEARCH_RATIO, "ms")
 
 
 def _writes(path: Path, folder: Path, drafts: Drafts, size: int, rounds: int) -> Iterator[Row]:
