@@ -126,7 +126,6 @@ class CeleryTransport:
         if inbox is not None:
             inbox.close()
         self._publisher.close()
-        self._publisher.close()
         self._ledger.close()
         self._redis.close()
         self._app.close()

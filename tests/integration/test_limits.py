@@ -100,10 +100,12 @@ def test_a_busy_key_does_not_keep_another_one_waiting(shared_site: Site, runtime
 def test_a_call_that_is_cancelled_while_it_waits_for_its_key_does_not_block_the_key(
     shared_site: Site, runtime: Runtime
 ) -> None:
-    first, second, third = (
-        runtime.submit("KEYED.WORK", {"label": f"chain {n}", "seconds": 1}, concurrency_key="chain")
-        for n in range(3)
-    )
+    def submit(label: str) -> Invocation:
+        return runtime.submit("KEYED.WORK", {"label": label, "seconds": 1}, concurrency_key="chain")
+
+    first = submit("chain 0")
+    wait_until(lambda: shared_site.notes.started("chain"), what="the first runs")
+    second, third = submit("chain 1"), submit("chain 2")
     wait_until(lambda: shared_site.client.llen("ditto:parked:keyed:chain") == 2, what="two wait")
     second.cancel("not wanted")
     assert statuses([first, third]) == {"success"}
