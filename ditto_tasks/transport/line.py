@@ -6,6 +6,7 @@ back.
 """
 
 import os
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
@@ -28,6 +29,7 @@ class Line:
         self._pool = client.connection_pool
         self._free: list[Any] = []
         self._pid = os.getpid()
+        self._is_closed = False
 
     def execute(self, *command: Any) -> Any:
         """Run a command; returns the answer as the server gave it.
@@ -49,15 +51,17 @@ class Line:
         except BaseException as error:
             if not isinstance(error, Exception):  # in the middle of an answer
                 connection.disconnect()
-            self._free.append(connection)
+            self._put_back(connection)
             raise
-        self._free.append(connection)
+        self._put_back(connection)
         return answer
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
-        while self._free:
-            self._free.pop().disconnect()
+        """Close all connections; what is sent from now on has a connection of its own."""
+        self._is_closed = True
+        with suppress(IndexError):  # none is left
+            while True:
+                self._free.pop().disconnect()
 
     def _take(self) -> Any:
         if self._pid != os.getpid():
@@ -66,6 +70,11 @@ class Line:
             return self._free.pop()
         except IndexError:
             return self._pool.connection_class(**self._pool.connection_kwargs)  # the pool counts its own only
+
+    def _put_back(self, connection: Any) -> None:
+        self._free.append(connection)
+        if self._is_closed:
+            self.close()
 
     def _again(self, connection: Any, command: tuple[Any, ...]) -> Any:
         try:
