@@ -43,6 +43,8 @@ _SUSPECT_FROM = 2  # deliveries; with that many processes a call has died
 _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
+_Step = tuple[LineScript, list[str], list[Any]]  # a script, its keys, its arguments
+
 
 @dataclass(frozen=True, slots=True)
 class Ending:
@@ -411,24 +413,34 @@ class StreamConsumer:
         steps = [(self._end, ending.keys, ending.arguments) for ending in endings]
         steps += [(self._settle, streams, settling)] if streams else []
         steps += [(script, list(keys), list(arguments))] if script else []
-        pipeline = self._client.pipeline(transaction=False)
-        for step, names, values in steps:
-            pipeline.evalsha(step.sha, len(names), *names, *values)
         try:
-            answers = pipeline.execute(raise_on_error=False)
+            answers = self._run(steps)
         except REDIS_ERRORS:
             self._endings = endings + self._endings
             self._unsettled = tags + self._unsettled
             raise
-        answers = [
-            step(names, values) if isinstance(answer, NoScriptError) else answer
-            for (step, names, values), answer in zip(steps, answers, strict=True)
-        ]
         for ending, answer in zip(endings, answers, strict=False):
             self._note_end(ending, answer)
         if script and isinstance(answers[-1], Exception):
             raise answers[-1]
         return answers[-1] if script else None
+
+    def _run(self, steps: Sequence[_Step]) -> list[Any]:
+        """Run scripts in one round trip; returns their answers, an error as the answer of its script."""
+        if len(steps) == 1:  # a pipeline costs more than a single command
+            [(script, keys, arguments)] = steps
+            try:
+                return [script(keys, arguments)]
+            except ResponseError as error:
+                return [error]
+        pipeline = self._client.pipeline(transaction=False)
+        for script, keys, arguments in steps:
+            pipeline.evalsha(script.sha, len(keys), *keys, *arguments)
+        answers = pipeline.execute(raise_on_error=False)
+        return [
+            script(keys, arguments) if isinstance(answer, NoScriptError) else answer
+            for (script, keys, arguments), answer in zip(steps, answers, strict=True)
+        ]
 
     def _note_end(self, ending: Ending, answer: Any) -> None:
         if isinstance(answer, Exception):
