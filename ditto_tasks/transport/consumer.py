@@ -110,6 +110,7 @@ class StreamConsumer:
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
         self.on_ended: Callable[[], None] | None = None
+        self.expects_more = False  # whether calls wait, as far as the last fetch could tell
 
     def read(self, queues: Sequence[str]) -> None:
         """Read these queues from now on: make their streams' groups, announce them, and hold a lease."""
@@ -231,11 +232,11 @@ class StreamConsumer:
         """Have a call that we hold ended with the next fetch; its slot is free from now on.
 
         Returns:
-            False when nothing was taken on: we do not hold it, or there is no event loop that would turn
-            soon.
+            False when nothing was taken on: we do not hold it, no other call is about to be fetched, or there
+            is no event loop that would turn soon.
         """
         on_ended = self.on_ended
-        if on_ended is None or not self.settled(tag):
+        if on_ended is None or not self.expects_more or not self.settled(tag):
             return False
         self._endings.append(Ending(tag, keys, arguments))
         on_ended()

@@ -243,6 +243,7 @@ class StreamChannel(kombu_redis.Channel):
         """Fill `free` slots without waiting; returns how many it filled."""
         fetched = self.consumer.fetch(free)
         self._has_backlog = fetched.is_more or len(fetched.entries) == free
+        self.consumer.expects_more = self._has_backlog
         if fetched.again_in is not None and self._again is None:
             self._again = threading.Timer(fetched.again_in, self._look_again)
             self._again.daemon = True
@@ -289,6 +290,7 @@ class StreamChannel(kombu_redis.Channel):
         finally:
             self._in_poll = None
         fetched = self.consumer.read_reply(reply)
+        self.consumer.expects_more = False
         if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
             self._has_backlog = True
         entries = list(fetched.entries)
