@@ -5,7 +5,6 @@ is pushed into the inboxes of the processes that wait for it, and its message is
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from celery.backends.redis import RedisBackend, SentinelBackend
@@ -53,17 +52,19 @@ class NodeResultBackend(RedisBackend):
         meta["task_id"] = task_id
         reply_to = getattr(request, "reply_to", None) or ""
         tag = stream_tag(request) if self._settles else ""
-        step: dict[str, Any] = {
-            "inbox": reply_to if INBOX_MARK in reply_to else "",
-            "attempt": getattr(request, "ditto_attempt", None),
-            "delivery": self._delivery(tag),
-            "dead": getattr(request, "ditto_dead", b""),
-        }
-        stored = self.encode(meta)
-        if tag and end_later(tag, *self._ledger.ending(task_id, stored, **step)):
+        ending = self._ledger.ending(
+            task_id,
+            self.encode(meta),
+            inbox=reply_to if INBOX_MARK in reply_to else "",
+            attempt=getattr(request, "ditto_attempt", None),
+            delivery=self._delivery(tag),
+            dead=getattr(request, "ditto_dead", b""),
+        )
+        if tag and end_later(ending):
             return result
-        end = partial(self._ledger.end, task_id, stored, **step)
-        ended = self.ensure(end, ())  # again and again while the server is away: the work is done
+        ended = self.ensure(
+            self._ledger.end, (ending,)
+        )  # again and again while the server is away: the work is done
         if tag and ended != "known":
             forget_delivery(tag)  # gone with the result, or another process's by now
         return result

@@ -11,7 +11,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
@@ -22,7 +21,7 @@ from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.entry import Entry, Fetched, read_entries
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
-from ditto_tasks.transport.ledger import END, ENDED
+from ditto_tasks.transport.ledger import END, ENDED, Ending
 from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.line import Line, LineScript
 from ditto_tasks.transport.tags import split_tag, tag_of
@@ -44,15 +43,6 @@ _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
 
 _Step = tuple[LineScript, list[str], list[Any]]  # a script, its keys, its arguments
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The last step of a call, not taken yet: what `END` is given."""
-
-    tag: str
-    keys: list[str]
-    arguments: list[Any]
 
 
 class StreamConsumer:
@@ -228,7 +218,7 @@ class StreamConsumer:
             return False
         return True
 
-    def end_later(self, tag: str, keys: list[str], arguments: list[Any]) -> bool:
+    def end_later(self, ending: Ending) -> bool:
         """Have a call that we hold ended with the next fetch; its slot is free from now on.
 
         Returns:
@@ -236,9 +226,9 @@ class StreamConsumer:
             is no event loop that would turn soon.
         """
         on_ended = self.on_ended
-        if on_ended is None or not self.expects_more or not self.settled(tag):
+        if on_ended is None or not self.expects_more or not self.settled(ending.tag):
             return False
-        self._endings.append(Ending(tag, keys, arguments))
+        self._endings.append(ending)
         on_ended()
         return True
 

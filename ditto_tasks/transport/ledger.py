@@ -28,6 +28,7 @@ __all__ = [
     "Begun",
     "Delivery",
     "Ended",
+    "Ending",
     "Ledger",
     "cancel_message",
 ]
@@ -182,6 +183,21 @@ class Delivery:
     limit: Limit | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The last step of a call, not taken yet.
+
+    Attributes:
+        tag: of the delivery that is removed with it; empty for none.
+        keys: as `END` takes them.
+        arguments: likewise.
+    """
+
+    tag: str
+    keys: list[str]
+    arguments: list[Any]
+
+
 class Ledger:
     """Takes a call through its states.
 
@@ -212,7 +228,11 @@ class Ledger:
         arguments = [self._expires, owner, os.getpid(), stream, entry, uuid.uuid4().hex]
         return Begun.of(self._begin(keys=keys, args=arguments))
 
-    def end(
+    def end(self, ending: Ending) -> Ended:
+        """Store the result, wake who waits for it, and remove its delivery, in one step."""
+        return ENDED[self._end(keys=ending.keys, args=ending.arguments)]
+
+    def ending(
         self,
         execution_id: str,
         stored: bytes,
@@ -221,28 +241,12 @@ class Ledger:
         attempt: int | None = None,
         delivery: Delivery | None = None,
         dead: bytes = b"",
-    ) -> Ended:
-        """Store the result, wake who waits for it, and remove its delivery, in one step.
+    ) -> Ending:
+        """Make the last step of a call, to be taken by `end`, or by who fetches calls with the next fetch.
 
         Args:
             dead: the call itself, for the dead letters, when the result says that it was given up.
         """
-        keys, arguments = self.ending(
-            execution_id, stored, inbox=inbox, attempt=attempt, delivery=delivery, dead=dead
-        )
-        return ENDED[self._end(keys=keys, args=arguments)]
-
-    def ending(
-        self,
-        execution_id: str,
-        stored: bytes,
-        *,
-        inbox: str,
-        attempt: int | None,
-        delivery: Delivery | None,
-        dead: bytes,
-    ) -> tuple[list[str], list[Any]]:
-        """Give the keys and arguments with which `END` takes the step of `end`, to be sent later."""
         keys = self._keys
         entry, stream, key = split_tag(delivery.tag) if delivery else ("", keys.call(execution_id), "")
         limit = delivery.limit if delivery else None
@@ -250,7 +254,11 @@ class Ledger:
         arguments: list[Any] = [stored, self._expires, inbox, INBOX_EXPIRY]
         arguments += ["" if attempt is None else attempt, delivery.group if delivery else "", entry]
         arguments += [delivery.tag if delivery else "", key, limit.encode() if limit else "", keys.prefix]
-        return [*names, keys.dead, keys.input(execution_id)], [*arguments, dead, DEAD_KEPT]
+        return Ending(
+            delivery.tag if delivery else "",
+            [*names, keys.dead, keys.input(execution_id)],
+            [*arguments, dead, DEAD_KEPT],
+        )
 
     def close(self) -> None:
         """Close the connections that the ledger made; the client stays open."""

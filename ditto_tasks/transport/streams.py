@@ -29,7 +29,7 @@ from ditto_tasks.transport.connection import REDIS_ERRORS, SENTINEL_PORT, connec
 from ditto_tasks.transport.consumer import StreamConsumer
 from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
-from ditto_tasks.transport.ledger import BEGUN_PROPERTY
+from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
 
 __all__ = [
@@ -494,34 +494,35 @@ def stop_consumers() -> None:
             consumer.stop()
 
 
-def end_later(tag: str, keys: list[str], arguments: list[Any]) -> bool:
+def end_later(ending: Ending) -> bool:
     """Hand the last step of a call to the event loop of this process, which sends it with its next fetch.
 
     Returns:
         False when no event loop here holds the call: then it is the caller's to end.
     """
-    for pid, consumer in list(_consumers.values()):
-        if pid == os.getpid() and consumer.end_later(tag, keys, arguments):
-            return True
-    return False
+    return any(consumer.end_later(ending) for consumer in _own_consumers())
 
 
 def end_at_once() -> None:
     """Leave nothing to the event loop any more, which is about to stop."""
-    for pid, consumer in list(_consumers.values()):
-        if pid == os.getpid():
-            consumer.on_ended = None
-            consumer.flush()
+    for consumer in _own_consumers():
+        consumer.on_ended = None
+        consumer.flush()
 
 
 def forget_delivery(tag: str) -> None:
     """Note that a message needs no acknowledging any more: in this process, if it holds it."""
-    for _, consumer in list(_consumers.values()):
+    for consumer in _own_consumers():
         consumer.settled(tag)
 
 
 _consumers: dict[tuple[str, str], tuple[int, StreamConsumer]] = {}
 _consumers_lock = threading.Lock()
+
+
+def _own_consumers() -> list[StreamConsumer]:
+    """List this process's consumers; after a fork the parent's are not ours."""
+    return [consumer for pid, consumer in list(_consumers.values()) if pid == os.getpid()]
 
 
 def _consumer_of_process(

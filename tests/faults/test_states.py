@@ -394,7 +394,9 @@ class CallStates(RuleBasedStateMachine):
             {"status": "SUCCESS", "result": f"{run.outcome} {run.attempt}", "task_id": run.id}
         )
         delivery = Delivery(run.tag, KEYS.prefix)
-        ended = self.ledger.end(run.id, result, attempt=run.attempt, delivery=delivery if settles else None)
+        ended = self.ledger.end(
+            self.ledger.ending(run.id, result, attempt=run.attempt, delivery=delivery if settles else None)
+        )
         if known.result is not None:
             assert ended == "known"
         elif run.attempt < known.attempts:
