@@ -19,16 +19,24 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from ditto_tasks.contracts.base import ListOf, Maybe, Number, Text, describe
+from ditto_tasks.contracts.base import (
+    MAX_LIMIT,
+    Contract,
+    Integer,
+    ListOf,
+    Maybe,
+    Number,
+    Text,
+    describe,
+    integral,
+)
 from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.errors import ConfigError
 from ditto_tasks.contracts.json_value import JsonObject
@@ -52,7 +60,6 @@ __all__ = [
 MAX_INTEGER = 2**53 - 1  # what JSON readers of every language keep exact
 MAX_MILLISECONDS = 2**31 - 1  # about 24 days
 MAX_SECONDS = 365 * 86_400
-MAX_LIMIT = 10_000  # records or candidates in one answer
 MAX_CONCURRENCY = 1024
 MEBIBYTE = 1024 * 1024
 DAY = 86_400.0
@@ -66,14 +73,6 @@ class Unit:
     """The unit of a setting as it stands in the file."""
 
     name: str
-
-
-def _integer(value: object) -> object:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PydanticCustomError("not_an_integer", "must be an integer")
-    return value
 
 
 def _to_seconds(milliseconds: float) -> float:
@@ -100,7 +99,6 @@ def _nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
-Integer = Annotated[int, BeforeValidator(_integer)]
 Natural = Annotated[Integer, Ge(0), Le(MAX_INTEGER)]
 Positive = Annotated[Integer, Ge(1), Le(MAX_INTEGER)]
 Signed = Annotated[Integer, Ge(-MAX_INTEGER), Le(MAX_INTEGER)]
@@ -108,7 +106,7 @@ Limit = Annotated[Integer, Ge(1), Le(MAX_LIMIT)]
 Breadth = Annotated[Integer, Ge(1), Le(16)]
 Rounds = Annotated[Integer, Ge(1), Le(64)]
 Milliseconds = Annotated[
-    float, BeforeValidator(_integer), Ge(1), Le(MAX_MILLISECONDS), AfterValidator(_to_seconds), Unit("ms")
+    float, BeforeValidator(integral), Ge(1), Le(MAX_MILLISECONDS), AfterValidator(_to_seconds), Unit("ms")
 ]
 Seconds = Annotated[Number, Ge(1), Le(MAX_SECONDS), AfterValidator(float), Unit("s")]
 QueueName = Annotated[Text, AfterValidator(_queue)]
@@ -117,15 +115,7 @@ QueueName = Annotated[Text, AfterValidator(_queue)]
 class Section(BaseModel):
     """A part of ditto.yaml: closed and frozen; snake_case in Python, camelCase in the file."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        allow_inf_nan=False,
-    )
+    model_config = {**Contract.model_config, "extra": "forbid"}
 
 
 class React(Section):

@@ -13,7 +13,20 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from ditto_tasks.contracts.json_value import shown
 
-__all__ = ["Contract", "Id", "Limit", "ListOf", "Maybe", "Number", "Text", "describe", "expected"]
+__all__ = [
+    "MAX_LIMIT",
+    "Contract",
+    "Id",
+    "Integer",
+    "Limit",
+    "ListOf",
+    "Maybe",
+    "Number",
+    "Text",
+    "describe",
+    "expected",
+    "integral",
+]
 
 MAX_LIMIT = 10_000  # records in one answer
 _SHOWN = 80  # characters of a refused value that a message repeats
@@ -89,7 +102,7 @@ def _number(value: object) -> object:
     return value
 
 
-def _integer(value: object) -> object:
+def integral(value: object) -> object:
     """Accept what JSON calls an integer: 10.0 is one, true is not."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
@@ -111,4 +124,5 @@ Text = Annotated[str, Field(min_length=1)]
 
 Id = Text
 Number = Annotated[int | float, BeforeValidator(_number)]
-Limit = Annotated[int, BeforeValidator(_integer), Field(ge=1, le=MAX_LIMIT)]
+Integer = Annotated[int, BeforeValidator(integral)]
+Limit = Annotated[Integer, Field(ge=1, le=MAX_LIMIT)]

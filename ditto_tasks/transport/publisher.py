@@ -7,6 +7,7 @@ and when somebody listens to its signals or asks for its sent-events, which the 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 from celery import Celery
@@ -173,7 +174,7 @@ class StreamPublisher:
         if len(calls) == 1:
             queue, call = calls[0]
             fields = self._fields(queue, call, reply_to)
-            flat = [part for pair in fields.items() for part in pair]
+            flat = chain.from_iterable(fields.items())
             self._line.execute("XADD", stream_name(queue, call.priority), "*", *flat)
         else:
             self._publish_many(calls, reply_to)
@@ -185,8 +186,8 @@ class StreamPublisher:
             stream = stream_name(queue, call.priority)
             has_key = call.idempotency_key is not None
             keys.append(self._keys.idempotency(call.node, call.idempotency_key or "") if has_key else stream)
-            fields = [part for pair in self._fields(queue, call, reply_to).items() for part in pair]
-            texts = [part.decode() if isinstance(part, bytes) else part for part in fields]
+            flat = chain.from_iterable(self._fields(queue, call, reply_to).items())
+            texts = [part.decode() if isinstance(part, bytes) else part for part in flat]
             arguments += [queue, stream, "key" if has_key else "", encode_json(texts)]
         answer = self._submit(keys=keys, args=arguments)
         if len(answer) == 2:
