@@ -231,7 +231,7 @@ def server_restart(scene: Scene, scale: Scale) -> list[Row]:
         enough = len(accepted) + 100
         wait_until(lambda: len(accepted) > enough)
         stopping.set()
-        submitting.join()
+        submitting.join(60)
         lost = sum(_is_lost(call) for call in accepted)
     goes_on = min(at for _, _, at in crew.noted() if at > back_at) - back_at
     return [
@@ -363,7 +363,7 @@ def results_told(crew: Crew) -> Iterator[dict[str, set[bytes]]]:
             yield told
         finally:
             listener.stop()
-            listener.join()
+            listener.join(10)
 
 
 def _submit_all_the_time(runtime: Runtime, accepted: list[Invocation], stopping: threading.Event) -> None:

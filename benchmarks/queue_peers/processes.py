@@ -64,7 +64,7 @@ class Program:
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
-        self.process.wait()
+        self.process.wait(10)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 with suppress(OSError):

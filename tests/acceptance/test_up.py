@@ -97,7 +97,7 @@ def test_stops_a_server_that_an_earlier_run_left(shell: Shell) -> None:
             assert client.get("kept") == b"yes"
     finally:
         left.kill()
-        left.wait()
+        left.wait(10)
 
 
 def test_a_second_one_in_the_folder_is_refused(shell: Shell) -> None:

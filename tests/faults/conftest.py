@@ -146,4 +146,4 @@ def published(client: RedisClient) -> Iterator[list[bytes]]:
         listener = channel.run_in_thread(sleep_time=0.1)
         yield told
         listener.stop()
-        listener.join()
+        listener.join(10)

@@ -47,7 +47,7 @@ def killing(crew: Crew) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=kill_and_replace)
     yield thread
     stopped.set()
-    thread.join()
+    thread.join(60)
 
 
 def test_every_call_has_one_result_however_many_workers_are_killed(
@@ -61,7 +61,7 @@ def test_every_call_has_one_result_however_many_workers_are_killed(
             for node in ("FAULT.READ", "FAULT.WORK")
         ]
         results = [call.result(60) for call in calls]
-        killing.join()
+        killing.join(60)
     reads, works = results[::2], results[1::2]
     assert {(result.status, code(result)) for result in reads} <= {
         ("success", None),

@@ -37,7 +37,7 @@ class Load:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(30)
 
     def _submit(self) -> None:
         while not self._stopping.wait(0.01):

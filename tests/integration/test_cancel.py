@@ -63,7 +63,7 @@ def test_invoke_raises_when_its_token_is_set(runtime: Runtime, worker: WorkerPro
     watcher.start()
     with pytest.raises(InvocationCancelled, match="changed my mind"):
         runtime.invoke("TEST.LOOP", "tokened", cancel=token)
-    watcher.join()
+    watcher.join(10)
     wait_until(lambda: "ended tokened" in worker.trace, timeout=WITHIN)
 
 

@@ -51,7 +51,7 @@ def submit_at_once(runtimes: list[Runtime], label: str) -> list[Invocation]:
     together = threading.Barrier(len(runtimes))
 
     def submit(runtime: Runtime) -> Invocation:
-        together.wait()
+        together.wait(10)
         return runtime.submit("NOTED.WORK", {"label": label, "seconds": 0.1}, idempotency_key=label)
 
     with ThreadPoolExecutor(len(runtimes)) as threads:

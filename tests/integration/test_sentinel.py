@@ -55,7 +55,7 @@ def sentinel_url(ports: tuple[int, int, int], tmp_path: Path) -> Iterator[str]:
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.wait(10)
 
 
 def _replicas(port: int) -> int:

@@ -62,7 +62,7 @@ def test_of_many_threads_that_cancel_one_gives_the_reason() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(10)
     assert heard == [token.reason]
 
 
