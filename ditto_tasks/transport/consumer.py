@@ -250,8 +250,11 @@ class StreamConsumer:
         """Give an entry back, for any process to take with its next look; later if the server is away."""
         not_run = self._not_run.get(tag, "")
         if self.settled(tag):
-            self._unreleased.append((tag, not_run))
-            self._release_all()
+            self._give_back(tag, not_run)
+
+    def _give_back(self, tag: str, not_run: str = "") -> None:
+        self._unreleased.append((tag, not_run))
+        self._release_all()
 
     def _release_all(self) -> None:
         while self._unreleased:
@@ -308,13 +311,21 @@ class StreamConsumer:
         keys = [self._keys.leases, self._keys.consumers, *self._streams]
         arguments = [self.group, name, self.name, count, self._limits_by_stream(), self.group]
         arguments += [_SUSPECT_FROM, int(self._suspect not in self._held)]
+        taken: list[Entry] = []
         answer = self._take_over(keys=keys, args=arguments)
-        entries = self._entries(answer, is_taken_over=True)
-        for entry, (*_, deliveries) in zip(entries, answer, strict=True):
-            self.runs(entry.tag)  # we may hold it a second time, having lost and regained it
+        for entry, (*_, deliveries) in zip(read_entries(answer, is_taken_over=True), answer, strict=True):
+            if self._still_runs(entry.tag):
+                self._give_back(entry.tag)
+                continue
             if deliveries >= _SUSPECT_FROM:
                 self._suspect = entry.tag
-        return entries
+            self._held.add(entry.tag)
+            taken.append(entry)
+        return taken
+
+    def _still_runs(self, tag: str) -> bool:
+        """Tell whether an entry that we lost and regained has an attempt here whose end would settle it."""
+        return tag in self._held or tag in self._unsettled
 
     def _finds_slot(self, entry: Entry) -> bool:
         limit = self._limited.get(entry.stream)
@@ -347,8 +358,8 @@ class StreamConsumer:
             return ""
         return encode_json({stream: limit.to_json() for stream, limit in self._limited.items()})
 
-    def _entries(self, answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
-        entries = read_entries(answer, is_taken_over=is_taken_over)
+    def _entries(self, answer: Iterable[Any]) -> list[Entry]:
+        entries = read_entries(answer)
         self._held.update(entry.tag for entry in entries)
         return entries
 

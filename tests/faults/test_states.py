@@ -436,3 +436,31 @@ def test_the_states_of_a_call(states: type[CallStates]) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_a_call_that_comes_back_while_its_first_attempt_runs_is_not_settled_by_that_one(
+    states: type[CallStates],
+) -> None:
+    """The first attempt, overtaken by one that died, ends last: the call goes to whoever looks next."""
+    machine = states()
+    first, second = (
+        Process(SteppedConsumer(states.client, KEYS, LEASE, begins)) for begins in (EXPIRES, None)
+    )
+    for process in (first, second):
+        process.consumer.read()
+    machine.submit("normal", None, True)
+    [entry] = first.consumer.fetch(1).entries
+    states.client.zadd(KEYS.leases, {first.consumer.name: 1})
+    second.consumer.look()
+    [taken] = second.consumer.take_overdue(1)
+    assert machine.ledger.begin("call-0", tag=taken.tag).attempt == 2
+    states.client.zadd(KEYS.leases, {second.consumer.name: 1})
+
+    first.consumer.look()
+    assert first.consumer.take_overdue(1) == []
+    ending = machine.ledger.ending("call-0", b"late", attempt=1, delivery=None)
+    assert machine.ledger.end(ending) == "overtaken"
+    first.consumer.settle(entry.tag)
+    first.consumer.look()
+
+    assert [again.id for again in first.consumer.take_overdue(1)] == [entry.id]
