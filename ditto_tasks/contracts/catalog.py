@@ -13,6 +13,7 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.node import NodeSpec
+from ditto_tasks.contracts.retrieval import RetrievalSearchInput
 
 __all__ = ["CAPABILITIES", "NODE_SPECS"]
 
@@ -32,6 +33,14 @@ _SPECS = (
     NodeSpec("MEMORY.WRITE", "memory", MemoryWriteInput, _every_draft_has_a_key, "Create records."),
     NodeSpec("MEMORY.UPDATE", "memory", MemoryUpdateInput, _always, "Change records by id."),
     NodeSpec("MEMORY.DELETE", "memory", MemoryDeleteInput, _always, "Remove records by id."),
+    NodeSpec(
+        "RETRIEVAL.SEARCH",
+        "retrieval",
+        RetrievalSearchInput,
+        _always,
+        "Find candidates in a target.",
+        invalid_input="RETRIEVAL_INVALID_INPUT",
+    ),
 )
 
 NODE_SPECS: Mapping[str, NodeSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
