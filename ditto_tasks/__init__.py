@@ -22,6 +22,7 @@ from ditto_tasks.contracts.errors import (
     NoWorkerAvailable,
     PayloadTooLarge,
     QueueFull,
+    RetrievalError,
     RuntimeClosed,
 )
 from ditto_tasks.contracts.node import NodeResult
@@ -62,4 +63,5 @@ __all__ = [  # noqa: RUF022  # grouped: this is the table of contents
     # errors a node fails with
     "NodeError",
     "MemoryNodeError",
+    "RetrievalError",
 ]

@@ -2,18 +2,22 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ditto_tasks.contracts.errors import ConfigError
 
-__all__ = ["ENVIRONMENT", "Environment", "find_config", "read_environment"]
+__all__ = ["ENVIRONMENT", "EmbeddingEndpoint", "Environment", "find_config", "read_environment"]
 
 CONFIG = "DITTO_CONFIG"
 BROKER_URL = "DITTO_BROKER_URL"
 RESULT_URL = "DITTO_RESULT_URL"
 MEMORY_STORE_URL = "DITTO_WORKER_MEMORY_STORE_URL"
+INDEX_URL = "DITTO_WORKER_RETRIEVAL_INDEX_URL"
+EMBEDDING_BASE_URL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL"
+EMBEDDING_MODEL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL"
+EMBEDDING_API_KEY = "DITTO_WORKER_RETRIEVAL_EMBEDDING_API_KEY"
 RUNTIME_ENV = "DITTO_RUNTIME_ENV"
 RUNTIME_WORKSPACE = "DITTO_RUNTIME_WORKSPACE"
 
@@ -22,6 +26,10 @@ ENVIRONMENT: tuple[str, ...] = (
     BROKER_URL,
     RESULT_URL,
     MEMORY_STORE_URL,
+    INDEX_URL,
+    EMBEDDING_BASE_URL,
+    EMBEDDING_MODEL,
+    EMBEDDING_API_KEY,
     RUNTIME_ENV,
     RUNTIME_WORKSPACE,
 )
@@ -49,12 +57,23 @@ _MOVED: tuple[tuple[str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingEndpoint:
+    """An HTTP endpoint that embeds; the key stays out of its repr."""
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     """What the environment says, checked."""
 
     broker_url: str | None
     result_url: str | None
     memory_store_url: str | None
+    index_url: str | None
+    embedding: EmbeddingEndpoint | None
     environment: str
     workspace: Path
 
@@ -80,7 +99,9 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     return Environment(
         broker_url=broker_url,
         result_url=result_url,
-        memory_store_url=_store_url(environ),
+        memory_store_url=_store_url(environ, MEMORY_STORE_URL),
+        index_url=_store_url(environ, INDEX_URL),
+        embedding=_embedding(environ),
         environment=_runtime_env(environ),
         workspace=Path(environ.get(RUNTIME_WORKSPACE) or ".").absolute(),
     )
@@ -100,13 +121,25 @@ def _runtime_env(environ: Mapping[str, str]) -> str:
     return value
 
 
-def _store_url(environ: Mapping[str, str]) -> str | None:
-    url = environ.get(MEMORY_STORE_URL) or None
+def _store_url(environ: Mapping[str, str], name: str) -> str | None:
+    url = environ.get(name) or None
     if url is not None and (not _is_one_line(url) or not re.match(r"[a-z][a-z0-9+.-]*://", url)):
-        raise ConfigError(
-            f"{MEMORY_STORE_URL} must be a URL, such as sqlite:///memory.db or postgresql://..."
-        )
+        raise ConfigError(f"{name} must be a URL, such as sqlite:///memory.db or postgresql://...")
     return url
+
+
+def _embedding(environ: Mapping[str, str]) -> EmbeddingEndpoint | None:
+    base_url, model = environ.get(EMBEDDING_BASE_URL) or None, environ.get(EMBEDDING_MODEL) or None
+    if base_url is None and model is None:
+        return None
+    if base_url is None or model is None:
+        missing, given = (
+            (EMBEDDING_BASE_URL, EMBEDDING_MODEL)
+            if base_url is None
+            else (EMBEDDING_MODEL, EMBEDDING_BASE_URL)
+        )
+        raise ConfigError(f"{missing} is not set, but {given} is: set both, or neither")
+    return EmbeddingEndpoint(base_url, model, environ.get(EMBEDDING_API_KEY) or None)
 
 
 def _url(environ: Mapping[str, str], name: str, schemes: tuple[str, ...]) -> str | None:

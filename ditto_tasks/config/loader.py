@@ -43,6 +43,8 @@ def load_config(
         broker_url=env.broker_url,
         result_url=env.result_url,
         memory_store_url=env.memory_store_url,
+        index_url=env.index_url,
+        embedding=env.embedding,
         environment=env.environment,
         workspace=env.workspace,
         path=None if path is None else Path(path),

@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from ditto_tasks.config.environment import EmbeddingEndpoint
 from ditto_tasks.contracts.base import (
     MAX_LIMIT,
     Contract,
@@ -41,6 +42,7 @@ from ditto_tasks.contracts.catalog import NODE_SPECS
 from ditto_tasks.contracts.errors import ConfigError
 from ditto_tasks.contracts.json_value import JsonObject
 from ditto_tasks.contracts.node import NODE_NAME
+from ditto_tasks.contracts.retrieval import RetrievalDefaults
 
 __all__ = [
     "MAX_INTEGER",
@@ -258,6 +260,10 @@ class MemoryWorker(WorkerSection):
 
 
 class Embedding(Section):
+    model: Literal["minilm", "wordllama"] = Field(
+        default="minilm",
+        description="The model that makes vectors, unless the environment names an endpoint that does.",
+    )
     batch_size: Annotated[Integer, Ge(1), Le(2048)] = Field(default=64, description="Texts in one request.")
     dimensions: Maybe[Positive] = Field(default=None, description="Length of a vector; unset: the model's.")
 
@@ -280,6 +286,28 @@ class RetrievalWorker(WorkerSection):
     embedding: Embedding = Field(default_factory=Embedding)
     hybrid: Hybrid = Field(default_factory=Hybrid)
     rerank: Rerank = Field(default_factory=Rerank)
+
+    def defaults(self) -> RetrievalDefaults:
+        """Return the numbers that providers fall back to."""
+        return RetrievalDefaults.from_wire(
+            {
+                "searchLimit": self.search_limit,
+                "embedding": self._embedding_defaults(),
+                "hybrid": {"candidateLimit": self.hybrid.candidate_limit, "rrfK": self.hybrid.rrf_k},
+                "rerank": {"candidateLimit": self.rerank.candidate_limit},
+            }
+        )
+
+    def _embedding_defaults(self) -> dict[str, int]:
+        numbers = {"batchSize": self.embedding.batch_size}
+        dimensions = self.embedding.dimensions
+        return numbers if dimensions is None else numbers | {"dimensions": dimensions}
+
+
+class ReindexWorker(WorkerSection):
+    concurrency: Annotated[Integer, Ge(1), Le(MAX_CONCURRENCY)] = Field(
+        default=2, description="Calls that one worker process runs at once; embedding takes a core each."
+    )
 
 
 PolicyNumber = Annotated[Integer, Ge(1), Le(1_000_000)]
@@ -356,6 +384,7 @@ class Workers(Section):
     infer: InferWorker = Field(default_factory=InferWorker)
     memory: MemoryWorker = Field(default_factory=MemoryWorker)
     retrieval: RetrievalWorker = Field(default_factory=RetrievalWorker)
+    reindex: ReindexWorker = Field(default_factory=ReindexWorker)
     context: ContextWorker = Field(default_factory=ContextWorker)
     interaction: InteractionWorker = Field(default_factory=InteractionWorker)
 
@@ -533,6 +562,8 @@ class DittoConfig:
         broker_url: where calls are queued; None: nowhere, so they run in-process only.
         result_url: where results are kept; None: nowhere.
         memory_store_url: the store of a memory worker; None: a SQLite file in the workspace.
+        index_url: the vector index of a retrieval worker; None: a SQLite file in the workspace.
+        embedding: base URL, model and key of the endpoint that embeds; None: the model of ditto.yaml does.
         environment: development, test or production.
         workspace: an absolute folder, the present one by default.
     """
@@ -545,6 +576,8 @@ class DittoConfig:
     broker_url: str | None = field(default=None, repr=False)
     result_url: str | None = field(default=None, repr=False)
     memory_store_url: str | None = field(default=None, repr=False)
+    index_url: str | None = field(default=None, repr=False)
+    embedding: EmbeddingEndpoint | None = field(default=None, repr=False)
     environment: str = "development"
     workspace: Path = field(default_factory=Path.cwd)
     path: Path | None = None

@@ -13,6 +13,7 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.node import NodeSpec
+from ditto_tasks.contracts.reindex import ReindexPageInput
 from ditto_tasks.contracts.retrieval import RetrievalSearchInput
 
 __all__ = ["CAPABILITIES", "NODE_SPECS"]
@@ -41,6 +42,7 @@ _SPECS = (
         "Find candidates in a target.",
         invalid_input="RETRIEVAL_INVALID_INPUT",
     ),
+    NodeSpec("REINDEX.PAGE", "reindex", ReindexPageInput, _always, "Bring an index up to its records."),
 )
 
 NODE_SPECS: Mapping[str, NodeSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})

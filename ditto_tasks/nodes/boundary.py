@@ -18,7 +18,7 @@ from ditto_tasks.contracts.errors import (
     InvocationTimeout,
     NodeError,
 )
-from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.contracts.node import NodeResult, NodeStatus
 
 __all__ = ["NODE_CODES", "ErrorCodes", "InvalidOutput", "execute", "new_execution_id"]
 
@@ -27,7 +27,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ErrorCodes:
-    """What a family of nodes calls its failures; the two sentences are public."""
+    """What a family of nodes calls its failures; the two sentences are public.
+
+    Attributes:
+        own: the errors whose code and message a caller sees; those of other families are hidden like any.
+    """
 
     invalid_output: str
     backend_error: str
@@ -35,6 +39,11 @@ class ErrorCodes:
     timeout: str
     invalid_output_message: str
     backend_error_message: str
+    own: type[NodeError] = NodeError
+
+    def status_of(self, code: str) -> NodeStatus:
+        """Tell the status of a failure that a provider gave a code."""
+        return "timeout" if code == self.timeout else "cancelled" if code == self.cancelled else "failed"
 
 
 NODE_CODES = ErrorCodes(
@@ -82,8 +91,8 @@ def _outcome(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -
         return _failure(node, call, codes.cancelled, str(cancelled), "cancelled")
     except DeadlineExceeded:
         return _failure(node, call, codes.timeout, "The call's time was used up", "timeout")
-    except NodeError as error:
-        return _failure(node, call, error.code, error.message)
+    except codes.own as error:
+        return _failure(node, call, error.code, error.message, codes.status_of(error.code))
     except InvocationTimeout as error:
         return _failure(node, call, codes.timeout, str(error), "timeout")
     except DittoError as error:  # of a nested call that never ran
@@ -97,5 +106,5 @@ def _outcome(node: str, codes: ErrorCodes, call: Call, run: Callable[[], Any]) -
         return _failure(node, call, codes.backend_error, codes.backend_error_message)
 
 
-def _failure(node: str, call: Call, code: str, message: str, status: Any = "failed") -> NodeResult:
+def _failure(node: str, call: Call, code: str, message: str, status: NodeStatus = "failed") -> NodeResult:
     return NodeResult.failure(call.execution_id, node, code, message, status)

@@ -41,6 +41,7 @@ MEMORY_CODES = ErrorCodes(
     timeout="TIMEOUT",
     invalid_output_message="MEMORY backend returned an invalid result",
     backend_error_message="Memory backend operation failed",
+    own=MemoryNodeError,
 )
 
 Defaults = MemoryDefaults | Mapping[str, Any] | None
