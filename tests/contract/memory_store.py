@@ -1,4 +1,8 @@
-"""`MemoryStoreContract`: what every store of ours must do. A store's test class gives the fixture `store`."""
+"""What stores of ours must do; a store's test class inherits what it promises, and gives the fixture `store`.
+
+`MemoryStoreContract` is every store's; `SortedListingContract` is for those that list in other orders than by
+id, `KeywordSearchContract` for those that find words.
+"""
 
 import base64
 import os
@@ -66,6 +70,17 @@ orders = st.lists(
     max_size=3,
 )
 ranks = st.none() | st.integers(0, 2)
+unknown_filters = pytest.mark.parametrize(
+    ("filter", "named"),
+    [
+        ({"kind') = 'x' OR 1=1 --": 1}, "OR 1=1"),  # M03
+        ({"tenant": "a"}, "tenant"),
+        ({"metadata.kind": "a"}, "metadata.kind"),
+        ({"kind": 1}, "kind"),
+        ({"kind": None}, "kind"),
+        ({"namespace": ["a"]}, "namespace"),
+    ],
+)
 cursors = st.text(st.characters(exclude_categories=["Cs"]), min_size=1) | st.recursive(
     scalars | texts | st.sampled_from(["\\ud800", "01bff0000000000000", "zz"]), st.lists, max_leaves=4
 ).map(lambda value: base64.urlsafe_b64encode(encode_json(value)).decode())
@@ -224,12 +239,12 @@ class MemoryStoreContract:
         updated = memory.update({"memories": patches}).unwrap()
         assert [record["id"] for record in updated] == [patch["id"] for patch in patches]
 
-    def test_search_and_filters_see_an_update(self, memory: Memory) -> None:
+    def test_filters_see_an_update(self, memory: Memory) -> None:
         [record] = _write(memory, {"content": "apple", "metadata": {"kind": "fruit"}})
-        memory.update({"memories": [{"id": record["id"], "content": "carrot", "metadata": {"kind": "root"}}]})
-        assert _found(memory, "apple") == []
-        assert _found(memory, "carrot") == ["carrot"]
+        patch = {"id": record["id"], "content": "carrot", "metadata": {"kind": "root"}}
+        [changed] = memory.update({"memories": [patch]}).unwrap()
         assert memory.query({"filter": {"kind": "fruit"}}).unwrap() == {"items": []}
+        assert memory.query({"filter": {"kind": "root"}}).unwrap() == {"items": [changed]}
 
     def test_delete_says_what_was_there(self, memory: Memory) -> None:
         [first, second, kept] = _write(memory, {"content": "x 1"}, {"content": "x 2"}, {"content": "x 3"})
@@ -237,7 +252,6 @@ class MemoryStoreContract:
         assert memory.delete({"ids": ids}).unwrap() == {"deleted": [second["id"], first["id"]]}
         assert memory.delete({"ids": ids}).unwrap() == {"deleted": []}
         assert memory.query({}).unwrap() == {"items": [kept]}
-        assert _found(memory, "x") == ["x 3"]
 
     def test_delete_takes_an_id_twice(self, store: Store) -> None:
         [record] = store.write(MemoryWriteInput.from_wire({"memories": [{"content": 1}]}))
@@ -256,10 +270,10 @@ class MemoryStoreContract:
         )
 
         def contents(**filter: str) -> list[Any]:
-            items = memory.query({"filter": filter, "orderBy": [{"field": "key"}]}).unwrap()["items"]
-            return [item["content"] for item in items]
+            items = memory.query({"filter": filter}).unwrap()["items"]
+            return sorted(item["content"] for item in items)
 
-        assert contents() == [4, 1, 2, 3]
+        assert contents() == [1, 2, 3, 4]
         assert contents(namespace="n") == [1, 2]
         assert contents(kind="k") == [1, 3]
         assert contents(namespace="n", kind="k") == [1]
@@ -272,28 +286,13 @@ class MemoryStoreContract:
         for name in names:
             items = memory.query({"filter": {"namespace": name}}).unwrap()["items"]
             assert [item["content"] for item in items] == [name]
-            found = memory.search({"query": "john", "filter": {"namespace": name}}).unwrap()
-            assert [hit["memory"]["content"] for hit in found] in ([name], [])
 
-    @pytest.mark.parametrize(
-        ("filter", "named"),
-        [
-            ({"kind') = 'x' OR 1=1 --": 1}, "OR 1=1"),  # M03
-            ({"tenant": "a"}, "tenant"),
-            ({"metadata.kind": "a"}, "metadata.kind"),
-            ({"kind": 1}, "kind"),
-            ({"kind": None}, "kind"),
-            ({"namespace": ["a"]}, "namespace"),
-        ],
-    )
+    @unknown_filters
     def test_an_unknown_filter_is_refused(self, memory: Memory, filter: dict[str, Any], named: str) -> None:
         _write(memory, {"content": "secret", "metadata": {"namespace": "other"}})
-        for result in (
-            memory.query({"filter": filter}),
-            memory.search({"query": "secret", "filter": filter}),
-        ):
-            assert _code(result) == "INVALID_INPUT"
-            assert named in _message(result)
+        result = memory.query({"filter": filter})
+        assert _code(result) == "INVALID_INPUT"
+        assert named in _message(result)
 
     def test_a_filter_compares_strings_only(self, memory: Memory) -> None:
         values: list[Any] = ["1", 1, True, ["1"], None]
@@ -319,6 +318,69 @@ class MemoryStoreContract:
     def test_a_query_without_a_limit_gives_a_hundred(self, store: Store, memory: Memory) -> None:
         _write(memory, *({"content": number} for number in range(101)))
         assert len(_listed(store)) == 100
+
+    def test_inserts_and_deletes_never_make_a_page_by_id_repeat_or_skip(self, memory: Memory) -> None:
+        _walk_amid_changes(memory, [None] * 24, [])
+
+    @pytest.mark.parametrize("field", ["a b", "a.b", "$", "x'", 'x"', "1a", "é", "a\n", "id; --"])
+    def test_an_order_by_what_is_no_field_name_is_refused(self, memory: Memory, field: str) -> None:
+        assert _code(memory.query({"orderBy": [{"field": field}]})) == "INVALID_INPUT"
+
+    @with_fixtures
+    @given(cursor=cursors, order=orders)
+    def test_any_text_is_a_cursor_or_refused(
+        self, memory: Memory, cursor: str, order: list[dict[str, str]]
+    ) -> None:
+        result = memory.query({"cursor": cursor, "orderBy": order})
+        assert result.status == "success" or _code(result) == "INVALID_INPUT"
+
+    # --- calls and closing
+
+    def test_is_a_search_provider(self, store: Store) -> None:
+        assert isinstance(store, MemorySearchProvider)
+
+    @pytest.mark.parametrize("index", range(6))
+    def test_a_call_that_is_not_wanted_does_nothing(self, store: Store, index: int) -> None:
+        [record] = store.write(MemoryWriteInput.from_wire({"memories": [{"content": 1}]}))
+        act = _calls(store, _id(record))[index]
+        cancel = Cancellation()
+        cancel.cancel("changed my mind")
+        with pytest.raises(InvocationCancelled, match="changed my mind"):
+            act(Call(cancel=cancel))
+        with pytest.raises(DeadlineExceeded):
+            act(Call(deadline=0.0))
+        assert len(_listed(store)) == 1
+
+    def test_closing_twice_is_fine_and_calls_are_refused_from_then_on(self, store: Store) -> None:
+        with store as same:
+            assert same is store
+        store.close()
+        for act in _calls(store, "x"):
+            with pytest.raises(MemoryNodeError, match="STORE_UNAVAILABLE"):
+                act(Call())
+
+    def test_many_threads_use_one_store(self, memory: Memory) -> None:
+        def work(number: int) -> None:
+            [record] = _write(memory, {"key": f"k{number}", "content": f"apple {number}"})
+            assert memory.get({"ids": [record["id"]]}).unwrap() == [record]
+            memory.update({"memories": [{"id": record["id"], "content": "pear"}]}).unwrap()
+            if number % 2:
+                memory.delete({"ids": [record["id"]]}).unwrap()
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(64)))
+        assert len(memory.query({}).unwrap()["items"]) == 32
+
+
+class SortedListingContract:
+    @pytest.fixture
+    def memory(self, store: Store) -> Memory:
+        return Memory(store)
+
+    def test_records_without_a_key_come_first_in_the_order_of_keys(self, memory: Memory) -> None:
+        _write(memory, {"key": "b", "content": 2}, {"key": "a", "content": 1}, {"content": 0})
+        items = memory.query({"orderBy": [{"field": "key"}]}).unwrap()["items"]
+        assert [item["content"] for item in items] == [0, 1, 2]
 
     @pytest.mark.parametrize("direction", ["asc", "desc"])
     def test_ties_are_each_listed_once_while_records_come_and_go(
@@ -367,23 +429,7 @@ class MemoryStoreContract:
     def test_inserts_and_deletes_never_make_a_page_repeat_or_skip(
         self, memory: Memory, ranks: list[int | None], order: list[dict[str, str]]
     ) -> None:
-        namespace = str(uuid.uuid4())
-        drafts = iter([{"content": 1, "metadata": {"rank": rank, "namespace": namespace}} for rank in ranks])
-        steady = [record["id"] for record in _write(memory, *islice(drafts, 12))]
-        request = {"orderBy": order, "limit": 2, "filter": {"namespace": namespace}}
-        page = memory.query(request).unwrap()
-        seen = [item["id"] for item in page["items"]]
-        while "nextCursor" in page:
-            _write(memory, *islice(drafts, 1))
-            memory.delete({"ids": [steady.pop()]}).unwrap()
-            page = memory.query({**request, "cursor": page["nextCursor"]}).unwrap()
-            seen += [item["id"] for item in page["items"]]
-        assert len(seen) == len(set(seen))
-        assert set(steady) <= set(seen)
-
-    @pytest.mark.parametrize("field", ["a b", "a.b", "$", "x'", 'x"', "1a", "é", "a\n", "id; --"])
-    def test_an_order_by_what_is_no_field_name_is_refused(self, memory: Memory, field: str) -> None:
-        assert _code(memory.query({"orderBy": [{"field": field}]})) == "INVALID_INPUT"
+        _walk_amid_changes(memory, ranks, order)
 
     def test_a_cursor_of_another_order_or_filter_is_refused(self, memory: Memory) -> None:
         _write(memory, *({"content": n, "metadata": {"kind": "k", "rank": n}} for n in range(3)))
@@ -401,15 +447,11 @@ class MemoryStoreContract:
         by_id = memory.query({"limit": 1}).unwrap()["nextCursor"]
         assert _code(memory.query({**by_rank, "cursor": by_id})) == "INVALID_INPUT"
 
-    @with_fixtures
-    @given(cursor=cursors, order=orders)
-    def test_any_text_is_a_cursor_or_refused(
-        self, memory: Memory, cursor: str, order: list[dict[str, str]]
-    ) -> None:
-        result = memory.query({"cursor": cursor, "orderBy": order})
-        assert result.status == "success" or _code(result) == "INVALID_INPUT"
 
-    # --- SEARCH
+class KeywordSearchContract:
+    @pytest.fixture
+    def memory(self, store: Store) -> Memory:
+        return Memory(store)
 
     def test_every_value_is_searched_and_no_name(self, memory: Memory) -> None:
         content = {"text": ["Apple pie", {"deep": 358}], "price": 2.5, "ready": True, "note": None}
@@ -556,43 +598,41 @@ class MemoryStoreContract:
         query = " ".join(f"w{number}" for number in range(2_000)) + " needle"
         assert _found(memory, query) == ["needle"]
 
-    # --- calls and closing
+    # --- what else of the store shows in a search
 
-    def test_is_a_search_provider(self, store: Store) -> None:
-        assert isinstance(store, MemorySearchProvider)
+    def test_a_search_sees_updates_and_deletes(self, memory: Memory) -> None:
+        [changed, removed, _] = _write(memory, {"content": "apple"}, {"content": "x 2"}, {"content": "x 3"})
+        memory.update({"memories": [{"id": changed["id"], "content": "carrot"}]}).unwrap()
+        memory.delete({"ids": [removed["id"]]}).unwrap()
+        assert _found(memory, "apple") == []
+        assert _found(memory, "carrot") == ["carrot"]
+        assert _found(memory, "x") == ["x 3"]
 
-    @pytest.mark.parametrize("index", range(6))
-    def test_a_call_that_is_not_wanted_does_nothing(self, store: Store, index: int) -> None:
-        [record] = store.write(MemoryWriteInput.from_wire({"memories": [{"content": 1}]}))
-        act = _calls(store, _id(record))[index]
-        cancel = Cancellation()
-        cancel.cancel("changed my mind")
-        with pytest.raises(InvocationCancelled, match="changed my mind"):
-            act(Call(cancel=cancel))
-        with pytest.raises(DeadlineExceeded):
-            act(Call(deadline=0.0))
-        assert len(_listed(store)) == 1
+    def test_a_search_takes_a_namespace_without_wildcards(self, memory: Memory) -> None:  # M01
+        names = ["john_doe", "john-doe", "john%", "JOHN_DOE", "john_doe\x00x"]
+        _write(memory, *({"content": name, "metadata": {"namespace": name}} for name in names))
+        for name in names:
+            found = memory.search({"query": "john", "filter": {"namespace": name}}).unwrap()
+            assert [hit["memory"]["content"] for hit in found] in ([name], [])
 
-    def test_closing_twice_is_fine_and_calls_are_refused_from_then_on(self, store: Store) -> None:
-        with store as same:
-            assert same is store
-        store.close()
-        for act in _calls(store, "x"):
-            with pytest.raises(MemoryNodeError, match="STORE_UNAVAILABLE"):
-                act(Call())
+    @unknown_filters
+    def test_a_search_refuses_an_unknown_filter(
+        self, memory: Memory, filter: dict[str, Any], named: str
+    ) -> None:
+        _write(memory, {"content": "secret", "metadata": {"namespace": "other"}})
+        result = memory.search({"query": "secret", "filter": filter})
+        assert _code(result) == "INVALID_INPUT"
+        assert named in _message(result)
 
-    def test_many_threads_use_one_store(self, memory: Memory) -> None:
+    def test_many_threads_search_what_they_wrote(self, memory: Memory) -> None:
         def work(number: int) -> None:
-            [record] = _write(memory, {"key": f"k{number}", "content": f"apple {number}"})
-            assert memory.get({"ids": [record["id"]]}).unwrap() == [record]
+            [record] = _write(memory, {"content": f"apple {number}"})
             assert memory.search({"query": f"apple {number}"}).unwrap()
             memory.update({"memories": [{"id": record["id"], "content": "pear"}]}).unwrap()
-            if number % 2:
-                memory.delete({"ids": [record["id"]]}).unwrap()
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(64)))
-        assert len(memory.query({}).unwrap()["items"]) == 32
+        assert _found(memory, "apple") == []
 
 
 def _write(memory: Memory, *drafts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -612,6 +652,23 @@ def _pages(memory: Memory, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if "nextCursor" not in page:
             return
         request = {**request, "cursor": page["nextCursor"]}
+
+
+def _walk_amid_changes(memory: Memory, ranks: list[int | None], order: list[dict[str, str]]) -> None:
+    """List in small pages while records come and go: 24 with these ranks, half of them there at first."""
+    namespace = str(uuid.uuid4())
+    drafts = iter([{"content": 1, "metadata": {"rank": rank, "namespace": namespace}} for rank in ranks])
+    steady = [record["id"] for record in _write(memory, *islice(drafts, 12))]
+    request = {"orderBy": order, "limit": 2, "filter": {"namespace": namespace}}
+    page = memory.query(request).unwrap()
+    seen = [item["id"] for item in page["items"]]
+    while "nextCursor" in page:
+        _write(memory, *islice(drafts, 1))
+        memory.delete({"ids": [steady.pop()]}).unwrap()
+        page = memory.query({**request, "cursor": page["nextCursor"]}).unwrap()
+        seen += [item["id"] for item in page["items"]]
+    assert len(seen) == len(set(seen))
+    assert set(steady) <= set(seen)
 
 
 def _code(result: NodeResult) -> str:

@@ -6,17 +6,17 @@ import pytest
 from providers.stores import Store
 from providers.stores.in_memory import InMemoryStore
 from providers.stores.sqlite import SqliteStore
-from tests.contract.memory_store import MemoryStoreContract
+from tests.contract.memory_store import KeywordSearchContract, MemoryStoreContract, SortedListingContract
 
 
-class TestInMemoryStore(MemoryStoreContract):
+class TestInMemoryStore(MemoryStoreContract, SortedListingContract, KeywordSearchContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         with InMemoryStore() as store:
             yield store
 
 
-class TestSqliteStore(MemoryStoreContract):
+class TestSqliteStore(MemoryStoreContract, SortedListingContract, KeywordSearchContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         with SqliteStore(str(tmp_path / "memory.db")) as store:
