@@ -8,7 +8,6 @@ from celery import Celery
 from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.catalog import CAPABILITIES
 from ditto_tasks.contracts.errors import ConfigError, InvalidDefinition
-from ditto_tasks.embedded.state import FOLDER
 from ditto_tasks.transport.app import create_app, node_queue, queues_of, redis_url, uses_streams
 from ditto_tasks.transport.connection import connect
 from ditto_tasks.transport.consumer import StreamConsumer
@@ -23,6 +22,7 @@ from workers import lifecycle
 from workers.health import health_worker
 from workers.memory import memory_worker
 from workers.resources import ProcessResources
+from workers.urls import store_url
 
 __all__ = ["configured_workers", "create_worker_app"]
 
@@ -89,19 +89,24 @@ def configured_workers(config: DittoConfig, capabilities: Sequence[str] = CAPABI
 
 
 def _memory(config: DittoConfig) -> Worker:
-    if config.memory_store_url is not None:
-        return memory_worker(config.memory_store_url)
-    folder = config.workspace / FOLDER
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"{folder} cannot be made ({error.strerror}): set DITTO_RUNTIME_WORKSPACE"
-        ) from None
-    return memory_worker(f"sqlite:///{folder / 'memory.sqlite'}")
+    return memory_worker(store_url(config))
 
 
-_FACTORIES = {"memory": _memory}
+def _retrieval(config: DittoConfig) -> Worker:
+    from workers.retrieval import retrieval_worker  # numpy and a model, which other workers do without
+    from workers.targets import OpenedTargets
+
+    return retrieval_worker(lambda: OpenedTargets(config))
+
+
+def _reindex(config: DittoConfig) -> Worker:
+    from workers.reindex import reindex_worker
+    from workers.targets import open_targets
+
+    return reindex_worker(lambda: open_targets(config))
+
+
+_FACTORIES = {"memory": _memory, "retrieval": _retrieval, "reindex": _reindex}
 
 
 def _nodes(workers: Sequence[Worker]) -> list[str]:

@@ -1,0 +1,114 @@
+"""Bringing the entries of an index up to the records that they stand for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ditto_tasks.contracts.errors import RetrievalError
+from ditto_tasks.contracts.index import IndexEntry, VectorIndex
+from ditto_tasks.contracts.memory import MemoryGetInput, MemoryItem, MemoryStore
+from ditto_tasks.contracts.reindex import ReindexFailure, ReindexPageOutput
+from ditto_tasks.contracts.retrieval import EmbeddingProvider, RetrievalCall
+from providers.embedding.batching import embed_contents
+from providers.embedding.records import record_digest
+
+__all__ = ["bring_up"]
+
+_REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
+
+
+@dataclass(slots=True)
+class _Page:
+    """What has been done so far, by record: a record that is looked at again is counted once."""
+
+    embedded: set[str] = field(default_factory=set)
+    removed: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def output(self, ids: Sequence[str]) -> ReindexPageOutput:
+        touched = self.embedded | self.removed | set(self.failed)
+        return ReindexPageOutput(
+            embedded=len(self.embedded),
+            unchanged=len(set(ids) - touched),
+            removed=len(self.removed),
+            failed=tuple(ReindexFailure(id=id, reason=reason) for id, reason in self.failed.items()),
+        )
+
+
+def bring_up(
+    store: MemoryStore,
+    index: VectorIndex,
+    embedding: EmbeddingProvider,
+    ids: Sequence[str],
+    call: RetrievalCall,
+) -> ReindexPageOutput:
+    """Make the entries of these records what the records are: embed what changed, remove what is gone.
+
+    What was written is held against the store once more, and again until both agree: whoever writes an entry
+    last has seen the record's last state, so that writes that come meanwhile are neither lost nor undone. A
+    record that is written between its caller's look and the death of this process is left to the next run.
+
+    Raises:
+        RetrievalError: of the embedding or the index, when it is not one record's.
+        MemoryNodeError: of the store.
+    """
+    page, pending = _Page(), tuple(dict.fromkeys(ids))
+    while pending:
+        call.check()
+        pending = _bring_up_once(store, index, embedding, pending, call, page)
+    return page.output(ids)
+
+
+def _bring_up_once(
+    store: MemoryStore,
+    index: VectorIndex,
+    embedding: EmbeddingProvider,
+    ids: Sequence[str],
+    call: RetrievalCall,
+    page: _Page,
+) -> tuple[str, ...]:
+    """Do what is to be done now; returns the records that it touched."""
+    records = {record.id: record for record in map(MemoryItem.from_wire, store.get(_get(ids), call))}
+    digests = {id: record_digest(record) for id, record in records.items()}
+    known = index.digests(ids, call)
+    stale = [
+        record for id, record in records.items() if digests[id] != known.get(id) and id not in page.failed
+    ]
+    entries = _embedded(embedding, stale, digests, call, page.failed)
+    if entries:
+        index.upsert(entries, call)
+    refused = [record.id for record in stale if record.id in page.failed]
+    removed = index.delete([*(id for id in known if id not in records), *refused], call)
+    page.embedded = (page.embedded | {entry.record.id for entry in entries}) - set(removed)
+    page.removed = (page.removed | set(removed)) - page.embedded - set(page.failed)
+    return tuple(dict.fromkeys([*(entry.record.id for entry in entries), *removed]))
+
+
+def _get(ids: Sequence[str]) -> MemoryGetInput:
+    return MemoryGetInput(ids=tuple(ids), keys=())
+
+
+def _embedded(
+    embedding: EmbeddingProvider,
+    records: Sequence[MemoryItem],
+    digests: Mapping[str, str],
+    call: RetrievalCall,
+    failed: dict[str, str],
+) -> list[IndexEntry]:
+    """Embed records, all at once or, when one of them is refused, one by one to find which."""
+    if not records:
+        return []
+    try:
+        vectors = embed_contents(embedding, records, "document", call=call)
+    except RetrievalError as error:
+        if error.code not in _REFUSED:
+            raise
+        if len(records) > 1:
+            return [
+                entry for record in records for entry in _embedded(embedding, [record], digests, call, failed)
+            ]
+        failed[records[0].id] = error.message
+        return []
+    return [
+        IndexEntry(record, vector, digests[record.id])
+        for record, vector in zip(records, vectors, strict=True)
+    ]

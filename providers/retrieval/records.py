@@ -1,0 +1,74 @@
+"""The records of a memory store as a target: searched by words, by meaning, and by both."""
+
+from types import TracebackType
+from typing import Self
+
+from ditto_tasks.contracts.index import IndexManifest, VectorIndex
+from ditto_tasks.contracts.reindex import ReindexPageOutput
+from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
+from providers.embedding.records import RecordEmbedding
+from providers.indexes import open_index
+from providers.indexes.sync import bring_up
+from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
+from providers.retrieval.hybrid import HybridBranch, HybridSearch
+from providers.retrieval.index import IndexSearch
+from providers.retrieval.registry import Target
+from providers.retrieval.text import TextSearch
+from providers.retrieval.vector import VectorSearch
+from providers.stores import Store
+
+__all__ = ["RecordTarget"]
+
+
+class RecordTarget:
+    """One store with one index, and the three ways of searching them.
+
+    Strategies: `keyword`, the store's own search; `vector`, the nearest in the index; `hybrid`, both, fused.
+    A target's namespace narrows a search to the records with that namespace in their metadata.
+
+    Args:
+        store: closed with the target.
+        index: of the store's records; closed with the target.
+        embedding: made the index's vectors, and makes those of queries.
+    """
+
+    def __init__(self, store: Store, index: VectorIndex, embedding: IdentifiedEmbedding) -> None:
+        self.store = store
+        self.index = index
+        self._embedding = RecordEmbedding(embedding)
+        keyword = TextSearch(MemoryAsRetrieval(store, namespace_as_filter))
+        vector = VectorSearch(IndexSearch(index), embedding=self._embedding)
+        self._hybrid = HybridSearch(
+            [HybridBranch(keyword, "keyword"), HybridBranch(vector, "vector")], fusion="min-max"
+        )
+        self.target = Target("hybrid", {"keyword": keyword, "vector": vector, "hybrid": self._hybrid})
+
+    @classmethod
+    def open(cls, name: str, store: Store, index_url: str, embedding: IdentifiedEmbedding) -> Self:
+        """Open the index of a store's records, made by this embedding, and make it if it is missing.
+
+        Raises:
+            IndexMismatch: the index holds another embedding's vectors.
+            InvalidDefinition, StoreUnavailable: as `open_index`; the store is left open.
+        """
+        records = RecordEmbedding(embedding)
+        manifest = IndexManifest(embedding.identity, embedding.dimensions, records.preprocessing)
+        return cls(store, open_index(index_url, name=name, manifest=manifest), embedding)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def bring_up(self, ids: tuple[str, ...], call: RetrievalCall) -> ReindexPageOutput:
+        """Make the index's entries of these records what the records are; see `providers.indexes.sync`."""
+        return bring_up(self.store, self.index, self._embedding, ids, call)
+
+    def close(self) -> None:
+        """Close search, index and store; closing twice does nothing."""
+        self._hybrid.close()
+        self.index.close()
+        self.store.close()

@@ -1,0 +1,70 @@
+"""The targets that configuration and environment describe: today one, the records of the memory store."""
+
+from collections.abc import Mapping
+
+from ditto_tasks.config import DittoConfig
+from ditto_tasks.contracts.errors import ConfigError
+from ditto_tasks.contracts.retrieval import IdentifiedEmbedding
+from providers.embedding import open_embedding
+from providers.retrieval.records import RecordTarget
+from providers.retrieval.registry import TargetRegistry
+from providers.stores import open_store
+from workers.urls import index_url, store_url
+
+__all__ = ["RECORDS", "OpenedTargets", "open_targets"]
+
+RECORDS = "memories"  # the target's name
+
+
+class OpenedTargets(TargetRegistry):
+    """The configured targets as a registry, which closes them.
+
+    Raises:
+        ConfigError, InvalidDefinition, StoreUnavailable, IndexMismatch: as `open_targets`.
+    """
+
+    def __init__(self, config: DittoConfig) -> None:
+        self._opened = open_targets(config)
+        super().__init__({name: opened.target for name, opened in self._opened.items()})
+
+    def close(self) -> None:
+        """Close stores and indexes; closing twice does nothing."""
+        for opened in self._opened.values():
+            opened.close()
+
+
+def open_targets(config: DittoConfig) -> Mapping[str, RecordTarget]:
+    """Open the configured targets, for whoever closes them.
+
+    Raises:
+        ConfigError: the store lives in one process only, or the workspace's folder cannot be made.
+        InvalidDefinition, StoreUnavailable, IndexMismatch: as the store, the index and the model say.
+    """
+    url = store_url(config)
+    if url.startswith("memory://"):
+        raise ConfigError(
+            "DITTO_WORKER_MEMORY_STORE_URL is memory://, which no other process can search: name a store "
+            "that processes share"
+        )
+    embedding, store = _embedding(config), open_store(url)
+    try:
+        return {RECORDS: RecordTarget.open(RECORDS, store, index_url(config), embedding)}
+    except BaseException:
+        store.close()
+        raise
+
+
+def _embedding(config: DittoConfig) -> IdentifiedEmbedding:
+    endpoint, section = config.embedding, config.workers.retrieval.embedding
+    if endpoint is None:
+        return open_embedding(section.model)
+    from providers.embedding.http import HttpEmbedding  # needs httpx, which the local models do not
+    from providers.sandbox import Sandbox
+
+    return HttpEmbedding(
+        endpoint.base_url,
+        endpoint.model,
+        api_key=endpoint.api_key,
+        sandbox=Sandbox(config.allowed_origins),
+        dimensions=section.dimensions,
+    )
