@@ -4,11 +4,11 @@ from types import TracebackType
 from typing import Self
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
-from ditto_tasks.contracts.reindex import ReindexPageOutput
+from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
 from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
-from providers.indexes.sync import bring_up
+from providers.indexes.sync import bring_up, drift
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
 from providers.retrieval.hybrid import HybridBranch, HybridSearch
 from providers.retrieval.index import IndexSearch
@@ -66,6 +66,21 @@ class RecordTarget:
     def bring_up(self, ids: tuple[str, ...], call: RetrievalCall) -> ReindexPageOutput:
         """Make the index's entries of these records what the records are; see `providers.indexes.sync`."""
         return bring_up(self.store, self.index, self._embedding, ids, call)
+
+    def status(self, name: str, call: RetrievalCall) -> TargetStatus:
+        """Tell how store and index stand; reads both whole."""
+        records, difference = drift(self.store, self.index, call)
+        manifest = self.index.manifest
+        return TargetStatus(
+            name=name,
+            strategies=tuple(self.target.providers),
+            default_strategy=self.target.default_strategy,
+            records=records,
+            indexed=self.index.count(call),
+            model=manifest.model,
+            dimensions=manifest.dimensions,
+            drift=difference,
+        )
 
     def close(self) -> None:
         """Close search, index and store; closing twice does nothing."""

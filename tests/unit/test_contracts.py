@@ -203,10 +203,11 @@ def test_a_contract_is_frozen_and_keeps_a_copy_of_what_it_was_given() -> None:
         draft.content = 1
 
 
-def test_the_catalogue_lists_the_six_nodes_in_order() -> None:
+def test_the_catalogue_lists_the_nodes_by_capability() -> None:
     names = [f"MEMORY.{verb}" for verb in ("GET", "QUERY", "SEARCH", "WRITE", "UPDATE", "DELETE")]
-    assert list(NODE_SPECS) == names == capability_nodes(["memory"])
-    assert CAPABILITIES == ("memory",)
+    assert capability_nodes(["memory"]) == names
+    assert list(NODE_SPECS) == [*names, "RETRIEVAL.SEARCH", "REINDEX.PAGE", "REINDEX.STATUS"]
+    assert CAPABILITIES == ("memory", "retrieval", "reindex")
 
 
 @pytest.mark.parametrize(
