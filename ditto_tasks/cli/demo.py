@@ -29,7 +29,14 @@ __all__ = ["demo"]
 _QUERIES = ("a worker is killed", "how is a call cancelled", "where are the records kept")  # of our docs
 _CALLS = 100  # timed one by one
 _WORDS = 4  # of a passage make a query for texts that are not ours
-_ADDRESSES = ("DITTO_BROKER_URL", "DITTO_RESULT_URL", "DITTO_WORKER_MEMORY_STORE_URL")
+_ADDRESSES = (
+    "DITTO_BROKER_URL",
+    "DITTO_RESULT_URL",
+    "DITTO_WORKER_MEMORY_STORE_URL",
+    "DITTO_WORKER_RETRIEVAL_INDEX_URL",
+    "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL",
+    "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL",
+)
 
 
 @click.command()

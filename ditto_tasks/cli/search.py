@@ -1,5 +1,6 @@
 """`ditto-tasks search` and `targets`: candidates with their reasons, and what there is to search."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,9 @@ def print_explanation(output: Mapping[str, Any]) -> None:
         return
     columns = ("rank", "score", "branch", "rank there", "score there", "weight", "adds")
     print_table("why", columns, (row for entry in explanation["candidates"] for row in _reasons(entry)))
-    dropped = explanation["dropped"]
+    dropped = Counter(entry["reason"] for entry in explanation["dropped"])
     if dropped:
-        reasons = {
-            reason: sum(entry["reason"] == reason for entry in dropped) for reason in _reasons_of(dropped)
-        }
-        click.echo("dropped: " + ", ".join(f"{count} {reason}" for reason, count in reasons.items()))
+        click.echo("dropped: " + ", ".join(f"{count} {reason}" for reason, count in dropped.items()))
 
 
 def print_targets(told: Iterable[Mapping[str, Any]]) -> None:

@@ -46,7 +46,7 @@ class ReindexStatusInput(Contract):
 
 
 class Drift(Contract):
-    """How far an index is behind: records that it lacks, has in a former state, or has though they are gone."""
+    """How far an index is behind: records that it lacks, has in a former state, or has and are gone."""
 
     missing: Count
     stale: Count
