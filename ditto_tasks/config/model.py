@@ -13,8 +13,6 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from zoneinfo import ZoneInfo
 
 from annotated_types import Ge, Gt, Le
-from celery.exceptions import CeleryError
-from celery.schedules import ParseException, crontab
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -489,6 +487,9 @@ class Schedule(Section):
     @field_validator("cron")
     @classmethod
     def _is_a_crontab(cls, cron: str) -> str:
+        from celery.exceptions import CeleryError  # loads half of Celery, which most processes need not
+        from celery.schedules import ParseException, crontab
+
         fields = cron.split()
         if len(fields) != 5:
             raise PydanticCustomError("cron", "must have five fields, such as '0 3 * * *'")

@@ -5,6 +5,7 @@ An optional field that is missing is *absent*; an explicit null is refused, neve
 """
 
 import math
+from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -26,10 +27,13 @@ __all__ = [
     "describe",
     "expected",
     "integral",
+    "trusted",
 ]
 
 MAX_LIMIT = 10_000  # records in one answer
 _SHOWN = 80  # characters of a refused value that a message repeats
+
+T = TypeVar("T")
 
 
 class Contract(BaseModel):
@@ -59,6 +63,22 @@ class Contract(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
+C = TypeVar("C", bound=Contract)
+
+
+def trusted(contract: type[C], fields: dict[str, Any]) -> C:
+    """Make a contract of fields that are known to be right, named as in Python; the rest are absent.
+
+    What `model_construct` does, without its look at each field's aliases: a page is made in half the time.
+    """
+    made = object.__new__(contract)
+    object.__setattr__(made, "__dict__", {**_absent(contract), **fields})
+    object.__setattr__(made, "__pydantic_fields_set__", set(fields))
+    object.__setattr__(made, "__pydantic_extra__", None)
+    object.__setattr__(made, "__pydantic_private__", None)
+    return made
+
+
 def describe(error: ValidationError) -> str:
     """Say in one sentence what is wrong first: where, what was expected, what was given."""
     detail = _first(error)
@@ -71,6 +91,11 @@ def expected(error: ValidationError) -> str:
     """Say where the first fault is and what was expected there, for a log that must not hold content."""
     message = _first(error)["msg"]
     return f"{_path(_first(error))}: {message[:1].lower()}{message[1:]}"
+
+
+@cache
+def _absent(contract: type[Contract]) -> dict[str, Any]:
+    return {name: field.default for name, field in contract.model_fields.items() if not field.is_required()}
 
 
 def _first(error: ValidationError) -> ErrorDetails:
@@ -110,8 +135,6 @@ def integral(value: object) -> object:
         raise PydanticCustomError("not_an_integer", "must be an integer")
     return value
 
-
-T = TypeVar("T")
 
 Maybe = Annotated[T | None, BeforeValidator(_refuse_null)]
 """An optional field, to be given the default None for "absent": an explicit null is refused."""

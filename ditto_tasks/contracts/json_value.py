@@ -56,6 +56,7 @@ def _schema() -> core_schema.CoreSchema:
 
 _VALIDATOR = pydantic_core.SchemaValidator(_schema())
 _REFUSED = object()
+_CONTAINERS = (dict, list)
 
 
 def strict_json(value: object) -> Any:
@@ -111,18 +112,17 @@ def shown(value: object, width: int) -> str:
 
 def _is_shallow(value: object) -> bool:
     """Tell whether the nesting keeps to `MAX_JSON_DEPTH`; walks a level at a time, containers only."""
-    level = [value]
+    level = [value] if isinstance(value, _CONTAINERS) else []
     for _ in range(MAX_JSON_DEPTH):
+        if not level:
+            return True
         level = [
             inner
             for outer in level
-            if isinstance(outer, dict | list)
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
+            if isinstance(inner, _CONTAINERS)
         ]
-        if not level:
-            return True
-    return False
+    return not level
 
 
 def _integral(value: object) -> object:

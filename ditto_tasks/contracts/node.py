@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ditto_tasks.contracts.base import Contract
+from ditto_tasks.contracts.base import Contract, trusted
 from ditto_tasks.contracts.errors import NodeFailed
 from ditto_tasks.contracts.json_value import JsonValue
 
@@ -38,12 +38,8 @@ class NodeResult(Contract):
     @classmethod
     def success(cls, execution_id: str, node: str, output: Any) -> "NodeResult":
         """Make the result of a success; `output` is taken as it is: it must be JSON already."""
-        return cls.model_construct(
-            {"execution_id", "node", "status", "output"},
-            execution_id=execution_id,
-            node=node,
-            status="success",
-            output=output,
+        return trusted(
+            cls, {"execution_id": execution_id, "node": node, "status": "success", "output": output}
         )
 
     @classmethod

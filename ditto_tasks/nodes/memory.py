@@ -3,10 +3,11 @@
 `Memory` is the direct SDK; a worker calls the same object, so that both give the same result.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from ditto_tasks.contracts.base import Contract, describe, expected
 from ditto_tasks.contracts.call import Call, Invoker
@@ -46,6 +47,10 @@ MEMORY_CODES = ErrorCodes(
 
 Defaults = MemoryDefaults | Mapping[str, Any] | None
 C = TypeVar("C", bound=Contract)
+
+_ITEMS = TypeAdapter(list[MemoryItem])
+_HITS = TypeAdapter(list[MemoryHit])
+_NO_DEFAULTS = MemoryDefaults()
 
 
 class Memory:
@@ -133,7 +138,7 @@ class Memory:
         if handler is None:
             known = ", ".join(self._handlers)
             raise MemoryNodeError("UNKNOWN_NODE", f"{node!r:.80} is not a MEMORY node: use one of {known}")
-        return handler(input, call, _request(MemoryDefaults, defaults if defaults is not None else {}))
+        return handler(input, call, _NO_DEFAULTS if defaults is None else _request(MemoryDefaults, defaults))
 
     def _get(self, input: Any, call: Call, _: MemoryDefaults) -> list[dict[str, Any]]:
         request = _request(MemoryGetInput, input)
@@ -145,15 +150,15 @@ class Memory:
         by_id = {item.id: item for item in found}
         by_key = {item.key: item for item in found}
         wanted = [by_id.get(id) for id in ids] + [by_key.get(key) for key in keys]
-        return _wire({item.id: item for item in wanted if item is not None}.values())
+        return _wire(_ITEMS, list({item.id: item for item in wanted if item is not None}.values()))
 
     def _query(self, input: Any, call: Call, defaults: MemoryDefaults) -> dict[str, Any]:
         request = _request(MemoryQueryInput, input)
         limit = request.limit or self._defaults.query_limit or defaults.query_limit or DEFAULT_QUERY_LIMIT
-        answer = self._store.query(request.model_copy(update={"limit": limit}), call)
+        answer = self._store.query(_limited(request, limit), call)
         page = _checked(MemoryQueryOutput, answer)
         _at_most(limit, page.items)
-        _distinct(item.id for item in page.items)
+        _distinct([item.id for item in page.items])
         return page.to_wire()
 
     def _find(self, input: Any, call: Call, defaults: MemoryDefaults) -> list[dict[str, Any]]:
@@ -163,11 +168,11 @@ class Memory:
                 "SEARCH_UNAVAILABLE", "This memory has no search: give the worker a search provider"
             )
         limit = request.limit or self._defaults.search_limit or defaults.search_limit or DEFAULT_SEARCH_LIMIT
-        answer = self._search.search(request.model_copy(update={"limit": limit}), call)
+        answer = self._search.search(_limited(request, limit), call)
         hits = [_checked(MemoryHit, hit) for hit in _listed(answer)]
         _at_most(limit, hits)
-        _distinct(hit.memory.id for hit in hits)
-        return _wire(hits)
+        _distinct([hit.memory.id for hit in hits])
+        return _wire(_HITS, hits)
 
     def _write(self, input: Any, call: Call, _: MemoryDefaults) -> list[dict[str, Any]]:
         request = _request(MemoryWriteInput, input)
@@ -175,7 +180,7 @@ class Memory:
             return []
         written = _items(self._store.write(request, call))
         _as_many(len(request.memories), written)
-        return _wire(written)
+        return _wire(_ITEMS, written)
 
     def _update(self, input: Any, call: Call, _: MemoryDefaults) -> list[dict[str, Any]]:
         request = _request(MemoryUpdateInput, input)
@@ -185,7 +190,7 @@ class Memory:
         _as_many(len(request.memories), updated)
         if {item.id for item in updated} != {patch.id for patch in request.memories}:
             raise InvalidOutput("another record than those requested was updated")
-        return _wire(updated)
+        return _wire(_ITEMS, updated)
 
     def _delete(self, input: Any, call: Call, _: MemoryDefaults) -> dict[str, Any]:
         request = _request(MemoryDeleteInput, input)
@@ -219,10 +224,19 @@ def _request(contract: type[C], input: Any) -> C:
 
 def _checked(contract: type[C], answer: Any) -> C:
     """Read what a provider answered, contract or wire form alike."""
+    if type(answer) is contract:
+        return answer  # as `from_wire` would, in a fraction of its time
     try:
         return contract.from_wire(answer)
     except ValidationError as error:
         raise InvalidOutput(expected(error)) from None
+
+
+def _limited(request: C, limit: int) -> C:
+    """Give a request the limit that holds for it; often it is the one that it names."""
+    if getattr(request, "limit", None) == limit:
+        return request
+    return request.model_copy(update={"limit": limit})
 
 
 def _listed(answer: Any) -> Sequence[Any]:
@@ -233,16 +247,14 @@ def _listed(answer: Any) -> Sequence[Any]:
 
 def _items(answer: Any) -> list[MemoryItem]:
     items = [_checked(MemoryItem, item) for item in _listed(answer)]
-    _distinct(item.id for item in items)
+    _distinct([item.id for item in items])
     return items
 
 
-def _distinct(ids: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for id in ids:
-        if id in seen:
-            raise InvalidOutput(f"the record {id!r} came twice")
-        seen.add(id)
+def _distinct(ids: Sequence[str]) -> None:
+    if len(set(ids)) < len(ids):
+        [(id, _)] = Counter(ids).most_common(1)
+        raise InvalidOutput(f"the record {id!r} came twice")
 
 
 def _at_most(limit: int, answered: Sequence[Any]) -> None:
@@ -255,5 +267,7 @@ def _as_many(expected: int, answered: Sequence[Any]) -> None:
         raise InvalidOutput(f"{len(answered)} records for {expected} requested")
 
 
-def _wire(contracts: Iterable[Contract]) -> list[dict[str, Any]]:
-    return [contract.to_wire() for contract in contracts]
+def _wire(kind: TypeAdapter[list[C]], contracts: list[C]) -> list[dict[str, Any]]:
+    """Give the wire forms as `to_wire` does, which takes half as long again when asked one by one."""
+    wire: list[dict[str, Any]] = kind.dump_python(contracts, mode="json", by_alias=True, exclude_unset=True)
+    return wire

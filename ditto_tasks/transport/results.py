@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.contracts.node import NodeFailure, NodeResult, NodeStatus
 from ditto_tasks.transport.payloads import OUTPUT_REFERENCE, PayloadMissing, Payloads
@@ -60,4 +61,4 @@ def _trusted(wire: dict[str, Any], payloads: Payloads) -> NodeResult:
         fields["output"] = wire["output"]
     if error is not None:
         fields["error"] = NodeFailure(code=error["code"], message=error["message"])
-    return NodeResult.model_construct(set(fields), **fields)
+    return trusted(NodeResult, fields)

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
@@ -25,6 +25,8 @@ SETTINGS = (
     "PRAGMA synchronous = FULL",
     "PRAGMA cache_size = -16384",  # KiB; holds the upper index pages of a million records
 )
+
+_UNINTERRUPTED = nullcontext()
 
 Setup = Callable[[sqlite3.Connection], None]
 
@@ -175,12 +177,13 @@ class Connections:
         return connection
 
 
-@contextmanager
-def interruptible(connection: sqlite3.Connection, call: Call) -> Iterator[None]:
+def interruptible(connection: sqlite3.Connection, call: Call) -> AbstractContextManager[None]:
     """Stop the running statement when the call is cancelled; costs nothing for a call that cannot be."""
-    if call.cancel is NEVER_CANCELLED:
-        yield
-        return
+    return _UNINTERRUPTED if call.cancel is NEVER_CANCELLED else _interrupted(connection, call)
+
+
+@contextmanager
+def _interrupted(connection: sqlite3.Connection, call: Call) -> Iterator[None]:
     lock = threading.Lock()  # so that a late cancel never reaches the connection's next user
     is_ours = True
 

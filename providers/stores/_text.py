@@ -50,7 +50,8 @@ def phrases(query: str) -> list[tuple[str, ...]]:
     White space separates; so does a change between Chinese and other script. `TCK-358` is the phrase
     (tck, 358). No character has a meaning of its own.
     """
-    runs = (run for chunk in _folded(query).split() for run in _RUN.findall(chunk))
+    chunks = _folded(query).split()
+    runs = chunks if query.isascii() else (run for chunk in chunks for run in _RUN.findall(chunk))
     found = (tuple(_WORD.findall(run)) for run in runs)
     return [phrase for phrase in dict.fromkeys(found) if phrase]
 

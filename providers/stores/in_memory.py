@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
 from ditto_tasks.contracts.json_value import decode_json
@@ -35,7 +36,6 @@ from providers.stores._rows import (
     metadata_text,
     patched,
     refuse_repeated,
-    trusted,
 )
 from providers.stores._text import contains_literally, literal, phrases, search_text, words
 

@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
 from ditto_tasks.contracts.json_value import decode_json
@@ -39,7 +40,6 @@ from providers.stores._rows import (
     metadata_text,
     patched,
     refuse_repeated,
-    trusted,
 )
 from providers.stores._sqlite_connections import Connections, interruptible
 from providers.stores._sqlite_sql import (
