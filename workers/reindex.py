@@ -21,7 +21,7 @@ def reindex_worker(
     """Define a worker for REINDEX.PAGE.
 
     Args:
-        targets: opens the targets by name, called once a process that runs the worker; they are closed with it.
+        targets: opens the targets by name, called once a process that runs the worker; closed with it.
         concurrency: calls that one process runs at once; None: `workers.reindex.concurrency` in a Celery
             worker, no limit in-process.
 
