@@ -1,6 +1,7 @@
 """The RETRIEVAL worker: one node over the targets that an application, or ditto.yaml, names."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from ditto_tasks.contracts.node import NodeResult
@@ -70,9 +71,11 @@ class _OpenedRetrieval(Retrieval):
                 for target in self._registry.targets.values()
                 for provider in target.providers.values()
             ]
-        for resource in dict.fromkeys(closing):
-            if callable(close := getattr(resource, "close", None)):
-                close()
+        each = {id(resource): resource for resource in closing}  # by what it is: it need have no hash
+        with ExitStack() as stack:  # closes the rest even if one cannot be closed; the last one first
+            for resource in reversed(each.values()):
+                if callable(close := getattr(resource, "close", None)):
+                    stack.callback(close)
 
 
 def _registry(targets: Targets) -> RetrievalProviderRegistry:

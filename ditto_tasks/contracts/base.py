@@ -4,7 +4,7 @@ An optional field that is missing is *absent*; an explicit null is refused, neve
 `model_fields_set` for presence where null is a legal value.
 """
 
-import math
+import sys
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
@@ -27,6 +27,7 @@ __all__ = [
     "describe",
     "expected",
     "integral",
+    "is_number",
     "trusted",
 ]
 
@@ -121,8 +122,14 @@ def _listed(value: object) -> object:
     return tuple(value)
 
 
+def is_number(value: object) -> bool:
+    """Tell whether a value is a finite number; true is none, nor an integer beyond the range of doubles."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and abs(value) <= sys.float_info.max
+
+
 def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if not is_number(value):
         raise PydanticCustomError("not_a_number", "must be a finite number")
     return value
 

@@ -18,6 +18,7 @@ __all__ = [
     "DEFAULT_RRF_K",
     "DEFAULT_SEARCH_LIMIT",
     "MAX_BATCH_SIZE",
+    "MAX_SAFE_INTEGER",
     "NO_RETRIEVAL_CALL",
     "EmbeddingDefaults",
     "EmbeddingProvider",
@@ -48,7 +49,7 @@ DEFAULT_CANDIDATE_LIMIT = 100
 DEFAULT_RRF_K = 60
 DEFAULT_BATCH_SIZE = 64
 MAX_BATCH_SIZE = 2048
-MAX_SAFE_INTEGER = 2**53 - 1
+MAX_SAFE_INTEGER = 2**53 - 1  # the largest that every JSON reader takes exactly
 
 Purpose = Literal["query", "document"]
 """What a text is embedded for; some models make another vector for each."""

@@ -1,6 +1,5 @@
 """Several searches at once, fused into one list."""
 
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +8,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from ditto_tasks.contracts.base import is_number
 from ditto_tasks.contracts.errors import RetrievalError
+from ditto_tasks.contracts.json_value import shown
 from ditto_tasks.contracts.retrieval import (
     DEFAULT_CANDIDATE_LIMIT,
     DEFAULT_RRF_K,
@@ -39,7 +40,7 @@ class HybridBranch:
 
     Attributes:
         strategy: what the provider is asked for.
-        weight: of what it adds; finite, positive.
+        weight: of what it adds; finite, positive, as is the sum of all branches' weights.
     """
 
     provider: RetrievalSearchProvider
@@ -96,6 +97,8 @@ class HybridSearch:
         self._branches = tuple(_checked_branch(branch) for branch in branches)
         if not self._branches:
             raise RetrievalError("RETRIEVAL_INVALID_INPUT", "a hybrid search needs at least one branch")
+        if not is_number(sum(branch.weight for branch in self._branches)):
+            raise RetrievalError("RETRIEVAL_INVALID_INPUT", "the weights add up to more than any number")
         if fusion not in ("rrf", "min-max"):
             raise RetrievalError("RETRIEVAL_INVALID_INPUT", f"fusion is {fusion!r:.80}: use rrf or min-max")
         self._candidate_limit = candidate_limit
@@ -149,8 +152,9 @@ class HybridSearch:
     def _ask(self, request: RetrievalSearchInput, call: RetrievalCall) -> list[_Pool]:
         """Ask all branches; the first in this thread, the others each in one of their own."""
         first, *others = self._branches
-        futures = [self._threads.submit(self._pool, branch, request, call) for branch in others]
+        futures: list[Future[_Pool]] = []
         try:
+            futures.extend(self._threads.submit(self._pool, branch, request, call) for branch in others)
             pool = self._pool(first, request, call)
         finally:
             wait(futures)
@@ -234,15 +238,14 @@ def _checked_branch(branch: HybridBranch | Mapping[str, Any]) -> HybridBranch:
             branch.get("strategy", ""),
             branch.get("weight", 1.0),
         )
-    if not callable(getattr(branch.provider, "search", None)):
+    if not callable(getattr(getattr(branch, "provider", None), "search", None)):
         raise RetrievalError("RETRIEVAL_INVALID_INPUT", "each branch needs a `provider` that can search")
     if not isinstance(branch.strategy, str) or not branch.strategy.strip():
         raise RetrievalError("RETRIEVAL_INVALID_INPUT", "each branch needs a `strategy` that is not blank")
     weight = branch.weight
-    is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not math.isfinite(weight) or weight <= 0:
+    if not is_number(weight) or weight <= 0:
         raise RetrievalError(
-            "RETRIEVAL_INVALID_INPUT", f"the weight {weight!r:.80} must be a finite, positive number"
+            "RETRIEVAL_INVALID_INPUT", f"the weight {shown(weight, 80)} must be a finite, positive number"
         )
     return branch
 

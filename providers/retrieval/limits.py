@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from ditto_tasks.contracts.base import MAX_LIMIT
+from ditto_tasks.contracts.base import MAX_LIMIT, is_number
 from ditto_tasks.contracts.errors import RetrievalError
+from ditto_tasks.contracts.json_value import shown
+from ditto_tasks.contracts.retrieval import MAX_SAFE_INTEGER
 
 __all__ = ["checked_integer", "checked_limit", "first_given"]
 
@@ -17,17 +19,16 @@ def checked_limit(name: str, value: Any) -> int:
     return checked_integer(name, value, MAX_LIMIT)
 
 
-def checked_integer(name: str, value: Any, most: int | None = None) -> int:
+def checked_integer(name: str, value: Any, most: int = MAX_SAFE_INTEGER) -> int:
     """Return a positive integer; 10.0 is one.
 
     Raises:
         RetrievalError: RETRIEVAL_INVALID_INPUT when it is none, or over `most`.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value != value // 1 or value < 1 or (most is not None and value > most):
-        bound = "at least 1" if most is None else f"from 1 to {most:,}"
+    if not is_number(value) or value != value // 1 or not 1 <= value <= most:
         raise RetrievalError(
-            "RETRIEVAL_INVALID_INPUT", f"{name} is {value!r:.80}: it must be an integer {bound}"
+            "RETRIEVAL_INVALID_INPUT",
+            f"{name} is {shown(value, 80)}: it must be an integer from 1 to {most:,}",
         )
     return int(value)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ditto_tasks.contracts.errors import RetrievalError
@@ -43,7 +44,7 @@ class TargetRegistry:
 
     @property
     def targets(self) -> Mapping[str, Target]:
-        """The targets by name; a copy."""
+        """The targets by name; neither they nor their providers can be changed by this."""
         return dict(self._targets)
 
     def resolve(self, target: RetrievalTarget, strategy: str | None = None) -> RetrievalSearchProvider:
@@ -85,8 +86,13 @@ class _Bound:
 
 def _checked(name: Any, target: Any) -> Target:
     if isinstance(target, Mapping):
-        target = Target(target.get("defaultStrategy", ""), target.get("providers") or {})
-    default, providers = target.default_strategy, dict(target.providers)
+        target = Target(target.get("defaultStrategy", ""), target.get("providers", {}))
+    if not isinstance(target, Target) or not isinstance(target.providers, Mapping):
+        raise RetrievalError(
+            "RETRIEVAL_INVALID_INPUT",
+            f"target {name!r:.80}: needs a `defaultStrategy` and `providers` by strategy",
+        )
+    default, providers = target.default_strategy, MappingProxyType(dict(target.providers))
     for text in (name, default, *providers):
         if not isinstance(text, str) or not text.strip():
             raise RetrievalError(

@@ -13,6 +13,7 @@ from ditto_tasks.contracts.retrieval import (
     checked_output,
 )
 from providers.embedding.batching import embed_contents, validate_vector
+from providers.retrieval.limits import checked_integer, first_given
 
 __all__ = ["VectorSearch"]
 
@@ -28,7 +29,8 @@ class VectorSearch:
         dimensions: what a vector's length must be; None: `embedding.dimensions` of the call's defaults.
 
     Raises:
-        RetrievalError: RETRIEVAL_INVALID_INPUT when both `embedding` and `native_embedding` are given.
+        RetrievalError: RETRIEVAL_INVALID_INPUT when both `embedding` and `native_embedding` are given, or
+            `dimensions` is no positive integer.
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class VectorSearch:
         self._backend = backend
         self._embedding = embedding
         self._is_native = native_embedding
-        self._dimensions = dimensions
+        self._dimensions = None if dimensions is None else checked_integer("dimensions", dimensions)
 
     def search(
         self, request: RetrievalSearchInput, call: RetrievalCall = NO_RETRIEVAL_CALL
@@ -64,7 +66,7 @@ class VectorSearch:
     def _with_vector(self, request: RetrievalSearchInput, call: RetrievalCall) -> RetrievalSearchInput:
         content = request.query.content
         if _is_vector(content):
-            validate_vector(content, self._dimensions or call.embedding.dimensions)
+            validate_vector(content, first_given(self._dimensions, call.embedding.dimensions))
             return request
         if self._embedding is not None:
             [vector] = embed_contents(
