@@ -13,13 +13,12 @@ from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.errors import DeadlineExceeded, InvalidDefinition, StoreUnavailable
 from providers.stores._abandoning import awaited
 from providers.stores._failures import Failures
-
-try:
-    from qdrant_client import QdrantClient
-    from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
-    from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
-except ImportError as error:
-    raise InvalidDefinition("Qdrant needs its client: pip install 'ditto-tasks[qdrant]'") from error
+from providers.stores._qdrant_driver import (
+    QdrantClient,
+    ResourceExhaustedResponse,
+    ResponseHandlingException,
+    UnexpectedResponse,
+)
 
 __all__ = ["QdrantConnection", "location_of", "seconds"]
 

@@ -11,19 +11,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from qdrant_client import models
 
 from ditto_tasks.contracts.json_value import NotJson, decode_json
 from ditto_tasks.contracts.memory import MemoryItem
+from providers.stores._qdrant_driver import models
 from providers.stores._rows import json_text
 
-__all__ = ["MANIFEST_ID", "first_id_after", "is_point_id", "matching", "payload_of", "record_of", "stable_id"]
+__all__ = [
+    "FILTER_PATHS",
+    "MANIFEST_ID",
+    "first_id_after",
+    "is_point_id",
+    "matching",
+    "payload_of",
+    "record_of",
+    "stable_id",
+]
 
 MANIFEST_ID = "00000000-0000-5000-8000-000000000001"
+FILTER_PATHS = {"key": "key", "namespace": "metadata.namespace", "kind": "metadata.kind"}
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
 _ASIDE = "ditto"
-_PATHS = {"key": "key", "namespace": "metadata.namespace", "kind": "metadata.kind"}
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # integers that a payload holds
 
 
@@ -84,7 +93,7 @@ def matching(filter: Mapping[str, str]) -> models.Filter:
     A condition on a list holds when one of its items matches: records whose field is a list are left out.
     """
     return models.Filter(
-        must=[_equal(_PATHS[field], value) for field, value in filter.items()],
+        must=[_equal(FILTER_PATHS[field], value) for field, value in filter.items()],
         must_not=[
             models.HasIdCondition(has_id=[MANIFEST_ID]),
             *(_equal(f"{_ASIDE}.lists", field) for field in filter if field != "key"),

@@ -6,17 +6,13 @@ or a failure half-way, can leave a part of it. Every change is confirmed by the 
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-from qdrant_client import QdrantClient, models
+from typing import Any, Self
 
 from ditto_tasks.contracts.call import NO_CALL, Call
-from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError, NodeError, StoreUnavailable
-from ditto_tasks.contracts.index import IndexMismatch
+from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
 from ditto_tasks.contracts.memory import (
     DEFAULT_QUERY_LIMIT,
     DEFAULT_SEARCH_LIMIT,
@@ -32,12 +28,13 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.retrieval import EmbeddingProvider
-from providers.stores._embedding import text_embedding
+from providers.stores._embedding import TextEmbedding, text_embedding
 from providers.stores._failures import STORE
 from providers.stores._paging import BY_ID, Paging, checked_filter
-from providers.stores._qdrant_connections import QdrantConnection, location_of, seconds
+from providers.stores._qdrant_collection import Point, QdrantCollection
+from providers.stores._qdrant_connections import location_of
+from providers.stores._qdrant_driver import models
 from providers.stores._qdrant_points import (
-    MANIFEST_ID,
     first_id_after,
     is_point_id,
     matching,
@@ -65,13 +62,8 @@ EMBEDDED_KIND = "preference"  # records of other kinds are kept without a vector
 PREPROCESSING = "preference.content.text/v1"
 MAX_TEXT = 8_000  # characters of a text that is embedded
 MAX_RECORDS = 10_000  # of one GET
-CHUNK = 256  # points a request; after each the call may stop
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,100}\Z")
-_STRONG = models.WriteOrdering.STRONG
-_MAJORITY = models.ReadConsistencyType.MAJORITY
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +84,8 @@ class QdrantStore:
         location: `http://HOST:PORT` or `https://HOST:PORT` of a server (1.17 or newer), else the path of a
             directory.
         collection: made if missing: a lower-case letter, then at most 100 of letters, digits and '_'.
-        embedding: of preferences and queries; without one, records are kept and read, but not searched.
+        embedding: of preferences and queries; without one, records are kept and read, but not searched, and
+            to a collection that has vectors no preference is written.
         identity: of the embedding, as `IdentifiedEmbedding.identity`; its own, if it has one.
         dimensions: of the embedding's vectors; its own, if it has them.
         api_key: of the server.
@@ -119,19 +112,10 @@ class QdrantStore:
                 "digits and '_'"
             )
         self._embedding = text_embedding(embedding, identity, dimensions)
-        self._collection = collection
         self._vector_queries = 0
-        self._connection = QdrantConnection(location, STORE, api_key=api_key)
-        try:
-            self._open()
-        except NodeError as error:
-            self._connection.close()
-            raise StoreUnavailable(
-                f"Qdrant collection {collection} at {location}: {error.message}"
-            ) from error
-        except BaseException:
-            self._connection.close()
-            raise
+        self._points = QdrantCollection(
+            location, collection, STORE, vector=VECTOR, manifest=_manifest(self._embedding), api_key=api_key
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +134,7 @@ class QdrantStore:
 
     def close(self) -> None:
         """Close the client of this process and refuse further calls; closing twice does nothing."""
-        self._connection.close()
+        self._points.close()
 
     def get(self, request: MemoryGetInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
         """Return the records with these ids or keys.
@@ -158,7 +142,7 @@ class QdrantStore:
         Raises:
             MemoryNodeError: RESULT_LIMIT when more than 10,000 are asked for.
         """
-        self._connection.check(call)
+        self._points.check(call)
         ids = dict.fromkeys([*(request.ids or ()), *map(stable_id, request.keys or ())])
         if len(ids) > MAX_RECORDS:
             raise MemoryNodeError(
@@ -168,27 +152,15 @@ class QdrantStore:
 
     def query(self, request: MemoryQueryInput, call: Call = NO_CALL) -> MemoryQueryOutput:
         """Return one page in the order of ids, the only one there is."""
-        self._connection.check(call)
+        self._points.check(call)
         paging = Paging.of(request)
         if paging.fields != BY_ID:
             raise _invalid("orderBy: this store lists by id, ascending, only")
         limit = request.limit or DEFAULT_QUERY_LIMIT
-        offset = None
-        if paging.after is not None:
-            offset = first_id_after(str(paging.after[0]))
-            if offset is None:
-                return trusted(MemoryQueryOutput, {"items": ()})
-        points, _ = self._connection.run(
-            lambda client: client.scroll(
-                self._collection,
-                scroll_filter=matching(paging.filter),
-                limit=limit + 1,
-                offset=offset,
-                consistency=_MAJORITY,
-                timeout=seconds(call),
-            ),
-            call,
-        )
+        start = first_id_after(str(paging.after[0]) if paging.after else "")
+        if start is None:
+            return trusted(MemoryQueryOutput, {"items": ()})
+        points = self._points.scroll(matching(paging.filter), call, limit=limit + 1, start=start)
         items = tuple(item(_row(point)) for point in points[:limit])
         if len(points) <= limit:
             return trusted(MemoryQueryOutput, {"items": items})
@@ -200,7 +172,7 @@ class QdrantStore:
         Raises:
             MemoryNodeError: SEARCH_UNAVAILABLE when the store was opened without an embedding.
         """
-        self._connection.check(call)
+        self._points.check(call)
         query = _checked_query(request)
         condition = matching(checked_filter(request.filter))
         if self._embedding is None:
@@ -209,22 +181,10 @@ class QdrantStore:
                 "this store was opened without an embedding: give QdrantStore one to search by vectors",
             )
         [vector] = self._embedding.vectors([query], "query", call)
-        found = self._connection.run(
-            lambda client: client.query_points(
-                self._collection,
-                query=vector,
-                using=VECTOR,
-                query_filter=condition,
-                limit=request.limit or DEFAULT_SEARCH_LIMIT,
-                consistency=_MAJORITY,
-                timeout=seconds(call),
-            ),
-            call,
-        )
+        limit = request.limit or DEFAULT_SEARCH_LIMIT
+        found = self._points.nearest(vector, condition, call, limit=limit)
         self._vector_queries += 1
-        return [
-            trusted(MemoryHit, {"memory": item(_row(point)), "score": point.score}) for point in found.points
-        ]
+        return [trusted(MemoryHit, {"memory": item(_row(point)), "score": point.score}) for point in found]
 
     def write(self, request: MemoryWriteInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
         """Create the records; absent metadata differs from an empty object.
@@ -233,13 +193,13 @@ class QdrantStore:
             MemoryNodeError: INVALID_INPUT for a preference whose `content.text` cannot be embedded;
                 WRITE_UNCONFIRMED when Qdrant did not say that it is done: a part may have been written.
         """
-        self._connection.check(call)
+        self._points.check(call)
         drafts = request.memories
         refuse_repeated(drafts)
         ids = [str(uuid.uuid4()) if draft.key is None else stable_id(draft.key) for draft in drafts]
         records = [created(id, draft) for id, draft in zip(ids, drafts, strict=True)]
         keyed = {id: draft for id, draft in zip(ids, drafts, strict=True) if draft.key is not None}
-        with self._connection.alone(call):
+        with self._points.alone(call):
             kept = {id: checked_reuse(row, keyed[id]) for id, row in self._rows(list(keyed), call).items()}
             fresh = [record for record in records if record.id not in kept]
             self._upsert(fresh, models.UpdateMode.INSERT_ONLY, call)
@@ -249,9 +209,9 @@ class QdrantStore:
 
     def update(self, request: MemoryUpdateInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
         """Change the records, and embed them anew; raises as `write` does."""
-        self._connection.check(call)
+        self._points.check(call)
         patches = request.memories
-        with self._connection.alone(call):
+        with self._points.alone(call):
             rows = self._rows([patch.id for patch in patches], call)
             for patch in patches:
                 if patch.id not in rows:
@@ -262,105 +222,36 @@ class QdrantStore:
 
     def delete(self, request: MemoryDeleteInput, call: Call = NO_CALL) -> MemoryDeleteOutput:
         """Remove the records and return the ids that were there, in the order asked."""
-        self._connection.check(call)
+        self._points.check(call)
         ids = list(dict.fromkeys(request.ids))
-        with self._connection.alone(call):
+        with self._points.alone(call):
             rows = self._rows(ids, call)
             deleted = [id for id in ids if id in rows]
-            for chunk in _chunks(deleted):
-                self._change(partial(self._remove, chunk, call), call)
+            self._points.remove(deleted, call)
         return trusted(MemoryDeleteOutput, {"deleted": tuple(deleted)})
-
-    def _open(self) -> None:
-        """Make the collection and its manifest if they are missing; hold both against the embedding."""
-        run = self._connection.run
-        if not run(lambda client: client.collection_exists(self._collection), NO_CALL):
-            self._create()
-        if self._embedding is None:
-            return
-        size = run(lambda client: _size(client, self._collection), NO_CALL)
-        if size != self._embedding.dimensions:
-            raise IndexMismatch(
-                f"Qdrant collection {self._collection} holds vectors of {size} dimensions, not of "
-                f"{self._embedding.dimensions} as the embedding makes: name another collection"
-            )
-        kept = run(lambda client: client.retrieve(self._collection, [MANIFEST_ID]), NO_CALL)
-        manifest = _manifest(self._embedding.identity, self._embedding.dimensions)
-        if not kept:
-            self._write_manifest(manifest)
-        elif kept[0].payload != manifest:
-            raise IndexMismatch(
-                f"Qdrant collection {self._collection} was made with {kept[0].payload}, and is to be opened "
-                f"with {manifest}: the embedding model or the preprocessing changed: name another collection"
-            )
-
-    def _create(self) -> None:
-        size = None if self._embedding is None else self._embedding.dimensions
-        vectors = (
-            {} if size is None else {VECTOR: models.VectorParams(size=size, distance=models.Distance.COSINE)}
-        )
-        run = self._connection.run
-        run(lambda client: client.create_collection(self._collection, vectors_config=vectors), NO_CALL)
-        if not self._connection.is_embedded:
-            for field in ("key", "metadata.namespace", "metadata.kind"):
-                run(partial(_index, collection=self._collection, field=field), NO_CALL)
-
-    def _write_manifest(self, manifest: dict[str, Any]) -> None:
-        run = self._connection.run
-        if run(lambda client: client.count(self._collection).count, NO_CALL):
-            raise IndexMismatch(
-                f"Qdrant collection {self._collection} has records and does not say what embedded them: "
-                "name another collection"
-            )
-        point = models.PointStruct(id=MANIFEST_ID, vector={}, payload=manifest)
-        self._change(partial(self._put, [point], models.UpdateMode.INSERT_ONLY, NO_CALL), NO_CALL)
 
     def _rows(self, ids: Sequence[str], call: Call) -> dict[str, Row]:
         """Read the records with these ids; those that no record can have are as good as missing."""
-        rows: dict[str, Row] = {}
-        for chunk in _chunks([id for id in ids if is_point_id(id)]):
-            points = self._connection.run(partial(self._retrieve, chunk, call), call)
-            rows.update((str(point.id), _row(point)) for point in points)
-        return rows
+        points = self._points.retrieve([id for id in ids if is_point_id(id)], call)
+        return {id: _row(point) for id, point in points.items()}
 
     def _upsert(self, records: Sequence[MemoryItem], mode: models.UpdateMode, call: Call) -> None:
         """Put the records: with INSERT_ONLY those that are new, with UPDATE_ONLY those still there."""
-        points = self._points(records, call)
-        for chunk in _chunks(points):
-            self._change(partial(self._put, chunk, mode, call), call)
-
-    def _points(self, records: Sequence[MemoryItem], call: Call) -> list[models.PointStruct]:
         texts = {record.id: _text(record) for record in records if _is_embedded(record)}
         vectors: dict[str, list[float]] = {}
         if self._embedding is not None:
             embedded = self._embedding.vectors(list(texts.values()), "document", call)
             vectors = dict(zip(texts, embedded, strict=True))
-        return [
-            models.PointStruct(
-                id=record.id,
-                vector={VECTOR: vectors[record.id]} if record.id in vectors else {},
-                payload=payload_of(record),
+        elif texts and self._points.holds_vectors:
+            raise MemoryNodeError(
+                "SEARCH_UNAVAILABLE",
+                f"a record of the kind {EMBEDDED_KIND!r} would not be found: this collection has vectors, "
+                "and the store was opened without an embedding",
             )
-            for record in records
+        points = [
+            self._points.point(record.id, payload_of(record), vectors.get(record.id)) for record in records
         ]
-
-    def _change(self, work: Callable[[QdrantClient], models.UpdateResult], call: Call) -> None:
-        if self._connection.run(work, call).status != models.UpdateStatus.COMPLETED:
-            raise MemoryNodeError("WRITE_UNCONFIRMED", "Qdrant did not confirm the change")
-
-    def _put(
-        self, points: list[models.PointStruct], mode: models.UpdateMode, call: Call, client: QdrantClient
-    ) -> models.UpdateResult:
-        return client.upsert(
-            self._collection, points, wait=True, ordering=_STRONG, update_mode=mode, timeout=seconds(call)
-        )
-
-    def _remove(self, ids: list[str], call: Call, client: QdrantClient) -> models.UpdateResult:
-        selector = models.PointIdsList(points=list(ids))
-        return client.delete(self._collection, selector, wait=True, ordering=_STRONG, timeout=seconds(call))
-
-    def _retrieve(self, ids: list[str], call: Call, client: QdrantClient) -> list[models.Record]:
-        return client.retrieve(self._collection, ids, consistency=_MAJORITY, timeout=seconds(call))
+        self._points.put(points, call, mode)
 
 
 def open_qdrant(rest: str) -> QdrantStore:
@@ -369,27 +260,18 @@ def open_qdrant(rest: str) -> QdrantStore:
     return QdrantStore(location, collection=collection or COLLECTION)
 
 
-def _manifest(identity: str, dimensions: int) -> dict[str, Any]:
+def _manifest(embedding: TextEmbedding | None) -> dict[str, Any] | None:
+    if embedding is None:
+        return None
     return {
-        "identity": identity,
-        "dimensions": dimensions,
+        "identity": embedding.identity,
+        "dimensions": embedding.dimensions,
         "preprocessing": PREPROCESSING,
         "distance": models.Distance.COSINE.value,
     }
 
 
-def _size(client: QdrantClient, collection: str) -> int | None:
-    """Return the length of the collection's vectors, None when it has no cosine vectors of our name."""
-    vectors = client.get_collection(collection).config.params.vectors
-    found = vectors.get(VECTOR) if isinstance(vectors, dict) else None
-    return found.size if found is not None and found.distance == models.Distance.COSINE else None
-
-
-def _index(client: QdrantClient, *, collection: str, field: str) -> None:
-    client.create_payload_index(collection, field, models.PayloadSchemaType.KEYWORD, wait=True)
-
-
-def _row(point: models.Record | models.ScoredPoint) -> Row:
+def _row(point: Point) -> Row:
     """Make the row of a point.
 
     Raises:
@@ -417,7 +299,7 @@ def _text(record: MemoryItem) -> str:
     text = record.content.get("text") if isinstance(record.content, dict) else None
     if not isinstance(text, str) or not text.strip() or len(text) > MAX_TEXT:
         raise _invalid(
-            f"content.text: a record of the kind {EMBEDDED_KIND!r} needs a text that is not blank, of at most "
+            f"content.text: a record of the kind {EMBEDDED_KIND!r} needs a text, not blank, of at most "
             f"{MAX_TEXT} characters"
         )
     return text
@@ -431,11 +313,6 @@ def _checked_query(request: MemorySearchInput) -> str:
     if not isinstance(request.query, str) or not request.query.strip():
         raise _invalid(f"query: must be a string that is not blank, not {request.query!r:.80}")
     return request.query
-
-
-def _chunks(values: Sequence[T]) -> Iterator[list[T]]:
-    for start in range(0, len(values), CHUNK):
-        yield list(values[start : start + CHUNK])
 
 
 def _foreign() -> MemoryNodeError:

@@ -8,6 +8,7 @@ from providers.stores.in_memory import InMemoryStore
 from providers.stores.qdrant import QdrantStore
 from providers.stores.sqlite import SqliteStore
 from tests.contract.embedding import WordEmbedding
+from tests.contract.folders import quick_folder
 from tests.contract.memory_store import (
     KeywordSearchContract,
     MemoryStoreContract,
@@ -32,13 +33,13 @@ class TestSqliteStore(MemoryStoreContract, RandomIdContract, SortedListingContra
 
 class TestQdrantDirectory(MemoryStoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        with QdrantStore(str(tmp_path / "qdrant"), embedding=WordEmbedding()) as store:
+    def store(self) -> Iterator[Store]:
+        with quick_folder() as folder, QdrantStore(f"{folder}/qdrant", embedding=WordEmbedding()) as store:
             yield store
 
 
 class TestQdrantDirectoryWithoutEmbedding(MemoryStoreContract):
     @pytest.fixture
-    def store(self, tmp_path: Path) -> Iterator[Store]:
-        with open_store(f"qdrant:///{tmp_path}/qdrant") as store:
+    def store(self) -> Iterator[Store]:
+        with quick_folder() as folder, open_store(f"qdrant:///{folder}/qdrant") as store:
             yield store
