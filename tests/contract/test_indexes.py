@@ -4,7 +4,9 @@ import pytest
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from providers.indexes.in_memory import InMemoryIndex
-from tests.contract.vector_index import MANIFEST, Opened, VectorIndexContract, closed_after
+from providers.indexes.qdrant import QdrantIndex
+from tests.contract.folders import quick_folder
+from tests.contract.vector_index import MANIFEST, KeptIndexContract, Opened, VectorIndexContract, closed_after
 
 
 class TestInMemoryIndex(VectorIndexContract):
@@ -14,3 +16,14 @@ class TestInMemoryIndex(VectorIndexContract):
             return InMemoryIndex(name, manifest)
 
         yield from closed_after(open_index)
+
+
+class TestQdrantDirectory(KeptIndexContract):
+    @pytest.fixture
+    def opened(self) -> Iterator[Opened]:
+        with quick_folder() as folder:
+
+            def open_index(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+                return QdrantIndex(f"{folder}/qdrant", name, manifest)
+
+            yield from closed_after(open_index)

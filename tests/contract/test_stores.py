@@ -3,9 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from providers.stores import Store
+from providers.stores import Store, open_store
 from providers.stores.in_memory import InMemoryStore
+from providers.stores.qdrant import QdrantStore
 from providers.stores.sqlite import SqliteStore
+from tests.contract.embedding import WordEmbedding
+from tests.contract.folders import quick_folder
 from tests.contract.memory_store import (
     KeywordSearchContract,
     MemoryStoreContract,
@@ -25,4 +28,18 @@ class TestSqliteStore(MemoryStoreContract, RandomIdContract, SortedListingContra
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         with SqliteStore(str(tmp_path / "memory.db")) as store:
+            yield store
+
+
+class TestQdrantDirectory(MemoryStoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        with quick_folder() as folder, QdrantStore(f"{folder}/qdrant", embedding=WordEmbedding()) as store:
+            yield store
+
+
+class TestQdrantDirectoryWithoutEmbedding(MemoryStoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        with quick_folder() as folder, open_store(f"qdrant:///{folder}/qdrant") as store:
             yield store
