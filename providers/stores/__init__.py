@@ -12,9 +12,9 @@ __all__ = ["Store", "open_store"]
 
 _OPENERS = {  # scheme -> module and its opener; imported when asked for, so that drivers stay optional
     "memory": ("providers.stores.in_memory", "open_in_memory"),
-    "mariadb": ("providers.stores.mysql", "open_mysql"),
-    "mysql": ("providers.stores.mysql", "open_mysql"),
     "sqlite": ("providers.stores.sqlite", "open_sqlite"),
+    "mysql": ("providers.stores.mysql", "open_mysql"),
+    "mariadb": ("providers.stores.mysql", "open_mysql"),
 }
 
 
@@ -37,8 +37,8 @@ def open_store(url: str) -> Store:
 
     `memory://` keeps records in this process and loses them with it. `sqlite:///notes.db` is a file below the
     working directory, `sqlite:////var/lib/notes.db` one with an absolute path.
-    `mysql://user:password@host:port/database` is a MySQL or MariaDB database, `mysql:///database?unix_socket=PATH`
-    one of this machine.
+    `mysql://user:password@host:port/database` is a database of MySQL or MariaDB,
+    `mysql:///database?unix_socket=PATH` one on this machine.
 
     Raises:
         InvalidDefinition: no store has this scheme, the rest is not in its form, or its driver is missing.

@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
 __all__ = ["encoded"]
 
 LONGEST = 80  # characters; InnoDB leaves out words of more than 84
+LONGEST_STEMMED = 64  # characters; SQLite's tokenizer has the same
 STEMS = 65_536  # remembered: finding one anew takes some hundred times as long
 
 _local = threading.local()  # a stemmer keeps state while it works
@@ -26,15 +27,19 @@ _local = threading.local()  # a stemmer keeps state while it works
 
 def encoded(words: Iterable[str]) -> list[str]:
     """Write words (of `_text.words`), English ones by their stem."""
-    return [_encoded(word) for word in words]
+    return [_short(word) if len(word) <= LONGEST_STEMMED else _digest(word) for word in words]
 
 
 @lru_cache(STEMS)
-def _encoded(word: str) -> str:
-    written = f"qa{_stem(word)}" if word.isascii() else f"qx{word.encode().hex()}"
-    if len(written) <= LONGEST:
-        return written
-    return f"qh{hashlib.sha256(written.encode()).hexdigest()}"
+def _short(word: str) -> str:
+    if word.isascii():
+        return f"qa{_stem(word)}"
+    written = f"qx{word.encode().hex()}"
+    return written if len(written) <= LONGEST else _digest(word)
+
+
+def _digest(word: str) -> str:
+    return f"qh{hashlib.sha256(word.encode()).hexdigest()}"
 
 
 def _stem(word: str) -> str:
