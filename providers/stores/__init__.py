@@ -15,6 +15,8 @@ _OPENERS = {  # scheme -> module and its opener; imported when asked for, so tha
     "sqlite": ("providers.stores.sqlite", "open_sqlite"),
     "qdrant": ("providers.stores.qdrant", "open_qdrant"),
     "milvus": ("providers.stores.milvus", "open_milvus"),
+    "mysql": ("providers.stores.mysql", "open_mysql"),
+    "mariadb": ("providers.stores.mysql", "open_mysql"),
 }
 
 
@@ -39,6 +41,8 @@ def open_store(url: str) -> Store:
     working directory, `sqlite:////var/lib/notes.db` one with an absolute path. `qdrant://HOST:PORT/NAME` and
     `milvus://HOST:PORT/NAME` are collections of a server; with a third slash and a path they are files of one
     process.
+    `mysql://user:password@host:port/database` is a database of MySQL or MariaDB,
+    `mysql:///database?unix_socket=PATH` one on this machine.
 
     Raises:
         InvalidDefinition: no store has this scheme, the rest is not in its form, or its driver is missing.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
 from ditto_tasks.contracts.memory import (
@@ -51,7 +52,6 @@ from providers.stores._rows import (
     metadata_text,
     patched,
     refuse_repeated,
-    trusted,
 )
 
 __all__ = ["QdrantStats", "QdrantStore", "open_qdrant"]
