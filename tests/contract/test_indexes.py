@@ -3,14 +3,30 @@ from collections.abc import Iterator
 import pytest
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
+from providers.indexes import open_index
 from providers.indexes.in_memory import InMemoryIndex
-from tests.contract.vector_index import MANIFEST, Opened, VectorIndexContract, closed_after
+from tests.contract.vector_index import (
+    MANIFEST,
+    Opened,
+    SharedIndexContract,
+    VectorIndexContract,
+    closed_after,
+)
 
 
 class TestInMemoryIndex(VectorIndexContract):
     @pytest.fixture
     def opened(self) -> Iterator[Opened]:
-        def open_index(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+        def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
             return InMemoryIndex(name, manifest)
 
-        yield from closed_after(open_index)
+        yield from closed_after(opened)
+
+
+class TestPostgresIndex(SharedIndexContract):
+    @pytest.fixture
+    def opened(self, postgres_url: str) -> Iterator[Opened]:
+        def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+            return open_index(postgres_url, name=name, manifest=manifest)
+
+        yield from closed_after(opened)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.stores import Store
+from providers.stores import Store, open_store
 from providers.stores.in_memory import InMemoryStore
 from providers.stores.sqlite import SqliteStore
 from tests.contract.memory_store import MemoryStoreContract
@@ -20,4 +20,11 @@ class TestSqliteStore(MemoryStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         with SqliteStore(str(tmp_path / "memory.db")) as store:
+            yield store
+
+
+class TestPostgresStore(MemoryStoreContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        with open_store(postgres_url) as store:
             yield store
