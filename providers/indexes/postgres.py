@@ -68,7 +68,7 @@ DELETE = """
 SEARCH = """
     SELECT record, -(vector <#> %s) AS score
     FROM {table} {where}
-    ORDER BY vector <#> %s{exactly}, id
+    ORDER BY (vector <#> %s){exactly}, id
     LIMIT %s
 """
 DIGESTS = "SELECT id, digest FROM {table} WHERE id = ANY (%s)"
@@ -253,9 +253,11 @@ def _send_vectors(line: Line) -> None:
     if found is None:
         raise StoreUnavailable("PostgreSQL: pgvector is not in the search path: add its schema to the URL's")
 
+    number = found.oid
+
     class VectorDumper(psycopg.adapt.Dumper):
         format = psycopg.pq.Format.BINARY
-        oid = found.oid
+        oid = number
 
         def dump(self, obj: _Sent) -> bytes:
             return obj

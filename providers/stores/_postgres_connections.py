@@ -23,7 +23,8 @@ try:
 except ImportError:
     raise InvalidDefinition("PostgreSQL needs its driver: pip install 'ditto-tasks[postgres]'") from None
 
-__all__ = ["MAX_CONNECTIONS", "Connections", "Faults", "Line"]
+# The driver is had from here, so that it is said in one place what to do when it is missing.
+__all__ = ["MAX_CONNECTIONS", "Connections", "Faults", "Line", "psycopg"]
 
 MAX_CONNECTIONS = 8  # of one store in one process
 PATIENCE = 30.0  # seconds that a call without a deadline waits for a connection that others use

@@ -7,12 +7,10 @@ numbers into others and knows no NUL. What filters, orders and searches ask of a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psycopg import errors
-
 from ditto_tasks.contracts.errors import InvalidDefinition, StoreUnavailable
 from ditto_tasks.contracts.json_value import encode_json
 from providers.stores._paging import Paging, SortField, SortValue, is_sortable, order_key
-from providers.stores._postgres_connections import Line
+from providers.stores._postgres_connections import Line, psycopg
 from providers.stores._postgres_text import key_digest, lookup_text, read_text, stored_text
 
 __all__ = [
@@ -243,7 +241,7 @@ def _create(line: Line, language: str) -> None:
     template = "simple" if language == "simple" else f"snowball, Language = {language}"
     try:
         line.execute(f"CREATE TEXT SEARCH DICTIONARY memory_stemmer (TEMPLATE = {template})".encode())
-    except errors.InvalidParameterValue:
+    except psycopg.errors.InvalidParameterValue:
         raise InvalidDefinition(
             f"PostgreSQL has no stemmer for {language!r}: use a language of its snowball, or 'simple'"
         ) from None
