@@ -31,6 +31,13 @@ class TestSqliteStore(MemoryStoreContract, RandomIdContract, SortedListingContra
             yield store
 
 
+class TestPostgresStore(MemoryStoreContract, RandomIdContract, SortedListingContract, KeywordSearchContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        with open_store(postgres_url) as store:
+            yield store
+
+
 class TestMysqlStore(MemoryStoreContract, RandomIdContract, SortedListingContract, KeywordSearchContract):
     @pytest.fixture
     def store(self, mysql_url: str) -> Iterator[Store]:
