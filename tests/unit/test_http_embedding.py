@@ -120,6 +120,12 @@ def test_a_content_that_is_no_text_is_refused_before_any_request(content: Any) -
         assert peer.exchanges == []
 
 
+@pytest.mark.parametrize("contents", ["text", b"text", None, {"a": 1}])
+def test_contents_must_be_a_list(contents: Any) -> None:
+    with asking() as (embedding, _):
+        assert refusal(lambda: embedding.embed(contents, "query"))[0] == "RETRIEVAL_INVALID_INPUT"
+
+
 @pytest.mark.parametrize("network", [[], ["https://127.0.0.1"], ["http://127.0.0.1"], ["http://localhost"]])
 def test_an_origin_that_is_not_permitted_is_never_asked(network: list[str]) -> None:  # vector 90
     with asking(sandbox=Sandbox(network=network)) as (embedding, peer):
@@ -546,6 +552,18 @@ def test_a_connection_is_kept_and_used_again() -> None:
         for _ in range(5):
             embedding.embed(["a"], "query")
         assert peer.connections == 1
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    def last(exchange: Exchange) -> None:
+        vectors(exchange)
+        exchange.close_connection = True
+
+    with asking(last) as (embedding, peer):
+        embedding.embed(["a"], "query")
+        assert peer.closed.wait(WAIT)
+        assert embedding.embed(["abc"], "query") == [[3, 0]]
+        assert peer.connections == 2
 
 
 def test_many_threads_get_each_its_own_answer() -> None:
