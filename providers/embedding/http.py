@@ -82,7 +82,7 @@ class HttpEmbedding:
         self.close()
 
     def close(self) -> None:
-        """Close our connections of this process and refuse further calls; closing twice does nothing."""
+        """Close our connections of this process, calls in flight or not, and refuse further ones."""
         self._http.close()
 
     def embed(

@@ -618,6 +618,28 @@ def test_a_closed_embedding_refuses_calls() -> None:
         assert len(peer.exchanges) == 1
 
 
+def test_closing_ends_calls_in_flight() -> None:
+    with asking(silent) as (embedding, peer), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(embedding.embed, ["a"], "query")
+        assert peer.arrived.wait(WAIT)
+        started = time.monotonic()
+        embedding.close()
+        assert refusal(lambda: running.result(WAIT))[0] == "RETRIEVAL_BACKEND_ERROR"
+        assert time.monotonic() - started < SOON
+
+
+def test_closing_ends_a_connection_though_a_child_of_a_fork_has_it_too() -> None:
+    with asking() as (embedding, peer):
+        embedding.embed(["a"], "query")
+        ended = fork.Event()
+        child = fork.Process(target=ended.wait, args=(WAIT,))
+        child.start()
+        embedding.close()
+        assert peer.closed.wait(SOON)
+        ended.set()
+        child.join(WAIT)
+
+
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -734,7 +756,7 @@ def test_a_handshake_that_is_not_answered_ends_with_the_timeout() -> None:
 def test_a_url_that_cannot_be_asked_is_refused_and_not_shown(url: Any) -> None:
     code, message = refusal(lambda: HttpEmbedding(url, "m", sandbox=ANYWHERE))
     assert code == "RETRIEVAL_INVALID_INPUT"
-    assert message.startswith("baseUrl: ")
+    assert message.startswith("base_url: ")
     assert SECRET not in message
 
 
