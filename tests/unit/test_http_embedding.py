@@ -120,6 +120,12 @@ def test_a_content_that_is_no_text_is_refused_before_any_request(content: Any) -
         assert peer.exchanges == []
 
 
+@pytest.mark.parametrize("contents", ["text", b"text", None, {"a": 1}])
+def test_contents_must_be_a_list(contents: Any) -> None:
+    with asking() as (embedding, _):
+        assert refusal(lambda: embedding.embed(contents, "query"))[0] == "RETRIEVAL_INVALID_INPUT"
+
+
 @pytest.mark.parametrize("network", [[], ["https://127.0.0.1"], ["http://127.0.0.1"], ["http://localhost"]])
 def test_an_origin_that_is_not_permitted_is_never_asked(network: list[str]) -> None:  # vector 90
     with asking(sandbox=Sandbox(network=network)) as (embedding, peer):
@@ -548,6 +554,18 @@ def test_a_connection_is_kept_and_used_again() -> None:
         assert peer.connections == 1
 
 
+def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    def last(exchange: Exchange) -> None:
+        vectors(exchange)
+        exchange.close_connection = True
+
+    with asking(last) as (embedding, peer):
+        embedding.embed(["a"], "query")
+        assert peer.closed.wait(WAIT)
+        assert embedding.embed(["abc"], "query") == [[3, 0]]
+        assert peer.connections == 2
+
+
 def test_many_threads_get_each_its_own_answer() -> None:
     with asking() as (embedding, peer), ThreadPoolExecutor(8) as pool:
         lengths = [1 + n % 50 for n in range(200)]
@@ -598,6 +616,28 @@ def test_a_closed_embedding_refuses_calls() -> None:
         code, message = refusal(lambda: embedding.embed(["a"], "query"))
         assert (code, message) == ("RETRIEVAL_PROVIDER_UNAVAILABLE", "Embedding provider is closed")
         assert len(peer.exchanges) == 1
+
+
+def test_closing_ends_calls_in_flight() -> None:
+    with asking(silent) as (embedding, peer), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(embedding.embed, ["a"], "query")
+        assert peer.arrived.wait(WAIT)
+        started = time.monotonic()
+        embedding.close()
+        assert refusal(lambda: running.result(WAIT))[0] == "RETRIEVAL_BACKEND_ERROR"
+        assert time.monotonic() - started < SOON
+
+
+def test_closing_ends_a_connection_though_a_child_of_a_fork_has_it_too() -> None:
+    with asking() as (embedding, peer):
+        embedding.embed(["a"], "query")
+        ended = fork.Event()
+        child = fork.Process(target=ended.wait, args=(WAIT,))
+        child.start()
+        embedding.close()
+        assert peer.closed.wait(SOON)
+        ended.set()
+        child.join(WAIT)
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -716,7 +756,7 @@ def test_a_handshake_that_is_not_answered_ends_with_the_timeout() -> None:
 def test_a_url_that_cannot_be_asked_is_refused_and_not_shown(url: Any) -> None:
     code, message = refusal(lambda: HttpEmbedding(url, "m", sandbox=ANYWHERE))
     assert code == "RETRIEVAL_INVALID_INPUT"
-    assert message.startswith("baseUrl: ")
+    assert message.startswith("base_url: ")
     assert SECRET not in message
 
 
