@@ -154,6 +154,7 @@ class StreamChannel(kombu_redis.Channel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._consumer: tuple[int, StreamConsumer | None] = (0, None)
         self._has_backlog = True
         self._read_sent_at = 0.0
         self._queue_of: dict[str, str] = {}
@@ -165,13 +166,17 @@ class StreamChannel(kombu_redis.Channel):
     @property
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
-        return _consumer_of_process(
-            _servers[self.ditto_server],
-            self.ditto_prefix,
-            self.ditto_lease,
-            self.ditto_begins,
-            self.ditto_limits,
-        )
+        pid, consumer = self._consumer
+        if consumer is None or pid != os.getpid():
+            consumer = _consumer_of_process(
+                _servers[self.ditto_server],
+                self.ditto_prefix,
+                self.ditto_lease,
+                self.ditto_begins,
+                self.ditto_limits,
+            )
+            self._consumer = os.getpid(), consumer
+        return consumer
 
     def note_runs(self, delivery_tag: str) -> None:
         """Note that a message's call is being run."""

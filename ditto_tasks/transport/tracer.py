@@ -21,7 +21,6 @@ __all__ = ["Tracer", "short_tracer"]
 
 Tracer = Callable[..., Any]
 
-_LONG = ("callbacks", "errbacks", "chain", "chord", "group", "ignore_result", "headers")
 _KNOWN = frozenset(vars(Context)) | {"lang", "task", "argsrepr", "kwargsrepr", "compression"}
 
 
@@ -34,7 +33,7 @@ def short_tracer(task: Any, celerys_tracer: Tracer) -> Tracer:
         return celerys_tracer
 
     def trace(uuid: str, args: Any, kwargs: Any, request: dict[str, Any]) -> Any:
-        if _is_listened_to() or any(request.get(name) for name in _LONG):
+        if _is_listened_to() or _is_long(request):
             return celerys_tracer(uuid, args, kwargs, request)
         started = time.monotonic()
         headers = {name: request[name] for name in request.keys() - _KNOWN}
@@ -70,6 +69,13 @@ def _needs_celerys(task: Any, tracer: Tracer) -> bool:
 
 def _is_listened_to() -> bool:
     return bool(task_prerun.receivers or task_postrun.receivers or task_success.receivers)
+
+
+def _is_long(request: dict[str, Any]) -> bool:
+    """Tell whether a message brought along what only Celery's tracer serves."""
+    of = request.get
+    has_embedded = of("callbacks") or of("errbacks") or of("chain") or of("chord")
+    return bool(has_embedded or of("group") or of("ignore_result") or of("headers"))
 
 
 def _raised(task: Any, context: Any, error: Exception) -> Any:
