@@ -429,16 +429,7 @@ class StreamConsumer:
 
     def _run(self, steps: Sequence[_Step]) -> list[Any]:
         """Run scripts in one round trip; returns their answers, an error as the answer of its script."""
-        if len(steps) == 1:  # a pipeline costs more than a single command
-            [(script, keys, arguments)] = steps
-            try:
-                return [script(keys, arguments)]
-            except ResponseError as error:
-                return [error]
-        pipeline = self._client.pipeline(transaction=False)
-        for script, keys, arguments in steps:
-            pipeline.evalsha(script.sha, len(keys), *keys, *arguments)
-        answers = pipeline.execute(raise_on_error=False)
+        answers = self._line.execute_all([script.command(keys, args) for script, keys, args in steps])
         return [
             script(keys, arguments) if isinstance(answer, NoScriptError) else answer
             for (script, keys, arguments), answer in zip(steps, answers, strict=True)
