@@ -124,8 +124,9 @@ def _listed(value: object) -> object:
 
 def is_number(value: object) -> bool:
     """Tell whether a value is a finite number; true is none, nor an integer beyond the range of doubles."""
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and abs(value) <= sys.float_info.max
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def _number(value: object) -> object:
