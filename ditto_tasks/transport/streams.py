@@ -161,6 +161,7 @@ class StreamChannel(kombu_redis.Channel):
         self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id
         self._again: threading.Timer | None = None  # set while a limit makes us wait
         self._are_queues_known = False
+        self._begins_read = False
         self._reads_streams = False  # what the blocking read at hand waits for
 
     @property
@@ -277,24 +278,27 @@ class StreamChannel(kombu_redis.Channel):
         self._in_poll = connection
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
-        connection.send_command(*self.consumer.read_command(_BLOCK_TIME))
+        commands = self.consumer.read_commands(_BLOCK_TIME)
+        self._begins_read = len(commands) > 1
+        connection.send_packed_command(connection.pack_commands(commands))
 
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
         try:
-            reply = self.client.connection.read_response()
+            reply = self._read_answer()
+            begun = self._read_answer() if self._begins_read else ()
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
-        except self.ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
-                raise
-            self.consumer.make_groups()  # the server lost its data
-            reply = None
         finally:
             self._in_poll = None
-        fetched = self.consumer.read_reply(reply)
+        if isinstance(reply, Exception):
+            if not str(reply).startswith("NOGROUP"):
+                raise reply
+            self.consumer.make_groups()  # the server lost its data
+            reply = None
+        fetched = self.consumer.read_reply(reply, begun)
         self.consumer.expects_more = False
         if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
             self._has_backlog = True
@@ -308,6 +312,13 @@ class StreamChannel(kombu_redis.Channel):
         if not self.qos.can_consume():
             self._has_backlog = True  # what comes until a slot is free
         return delivered > 0
+
+    def _read_answer(self) -> Any:
+        """Read one answer of the blocking read's connection; an error as what it is, for another follows."""
+        try:
+            return self.client.connection.read_response(disconnect_on_error=False)
+        except self.ResponseError as error:
+            return error
 
     def _excess(self, entries: Sequence[Entry]) -> int:
         """Count the entries for which there is no slot: a read of many streams may bring one of each."""
