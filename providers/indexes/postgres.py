@@ -20,6 +20,7 @@ from providers.stores._postgres_text import lookup_text, read_text, stored_text
 __all__ = ["PostgresIndex", "open_postgres"]
 
 MAX_DIMENSIONS = 16_000  # of pgvector's type
+MAX_IN_ROW_DIMENSIONS = 1_000  # half a page; a longer vector is kept beside its row
 MAX_HNSW_DIMENSIONS = 2_000  # of its index; longer vectors are always searched exactly
 LOCK_NUMBER = 7_031_982_115  # of the advisory lock that whoever makes tables holds; any will do
 
@@ -48,8 +49,8 @@ SCHEMA = (
     "CREATE INDEX {table}_key ON {table} (key)",
     "CREATE INDEX {table}_namespace ON {table} (namespace)",
     "CREATE INDEX {table}_kind ON {table} (kind)",
-    "ALTER TABLE {table} ALTER vector SET STORAGE PLAIN",  # in the row, where an exact search finds it sooner
 )
+IN_ROW = "ALTER TABLE {table} ALTER vector SET STORAGE PLAIN"  # where an exact search finds it sooner
 HNSW = "CREATE INDEX {table}_vector ON {table} USING hnsw (vector vector_ip_ops)"
 
 UPSERT = """
@@ -202,9 +203,12 @@ class PostgresIndex:
                 check_manifest(self._name, read_manifest(kept[0]), self._manifest)
                 return
             _need_pgvector(line)
+            dimensions = self._manifest.dimensions
             for statement in SCHEMA:
-                line.execute(self._statement(statement, dimensions=self._manifest.dimensions))
-            if self._manifest.dimensions <= MAX_HNSW_DIMENSIONS:
+                line.execute(self._statement(statement, dimensions=dimensions))
+            if dimensions <= MAX_IN_ROW_DIMENSIONS:
+                line.execute(self._statement(IN_ROW))
+            if dimensions <= MAX_HNSW_DIMENSIONS:
                 line.execute(self._statement(HNSW))
             line.execute(
                 "INSERT INTO vector_indexes VALUES (%s, %s)", (self._name, manifest_text(self._manifest))

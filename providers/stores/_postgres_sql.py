@@ -241,7 +241,7 @@ def _create(line: Line, language: str) -> None:
     template = "simple" if language == "simple" else f"snowball, Language = {language}"
     try:
         line.execute(f"CREATE TEXT SEARCH DICTIONARY memory_stemmer (TEMPLATE = {template})".encode())
-    except psycopg.errors.InvalidParameterValue:
+    except psycopg.errors.UndefinedObject:
         raise InvalidDefinition(
             f"PostgreSQL has no stemmer for {language!r}: use a language of its snowball, or 'simple'"
         ) from None

@@ -65,7 +65,7 @@ __all__ = ["PostgresStore", "open_postgres"]
 CHUNK = 500  # records that a literal search reads at a time
 RACES = 5  # times that a key may be deleted by others between its conflict and the look at its record
 LONGEST_WORD = 500  # characters; PostgreSQL's limit is 2,046 bytes
-MOST_WORDS = 1_000_000  # bytes of one record's words; PostgreSQL's limit is 1 MiB
+MOST_WORDS = 400_000  # bytes of one record's words; with what goes with them, PostgreSQL's limit is 1 MiB
 
 FAULTS = Faults(
     "The memory store",
@@ -147,7 +147,7 @@ class PostgresStore:
 
         Words are compared by their stem. Of equal scores, the older record is first. A query without words is
         looked for literally, which reads every record, and found in the order of ids with the score 1. Of a
-        record, phrases are found within the first 16,383 words, words within the first million bytes of them.
+        record, phrases are found within the first 16,383 words, words within the first 400,000 bytes of them.
         """
         call.check()
         query = checked_query(request)
@@ -283,7 +283,7 @@ def _word_text(content: Any) -> str:
     text = " ".join(_clipped(words(search_text(content))))
     if len(text) < MOST_WORDS // 4:
         return text
-    return text.encode()[:MOST_WORDS].decode(errors="ignore")
+    return text.encode()[:MOST_WORDS].decode(errors="ignore").rpartition(" ")[0]
 
 
 def _clipped(words: Sequence[str]) -> list[str]:
