@@ -30,9 +30,9 @@ from ditto_tasks.contracts.memory import (
 from ditto_tasks.contracts.retrieval import EmbeddingProvider
 from providers.stores._embedding import TextEmbedding, text_embedding
 from providers.stores._failures import STORE
+from providers.stores._locations import location_of
 from providers.stores._paging import BY_ID, Paging, checked_filter
 from providers.stores._qdrant_collection import Point, QdrantCollection
-from providers.stores._qdrant_connections import location_of
 from providers.stores._qdrant_driver import models
 from providers.stores._qdrant_points import (
     first_id_after,

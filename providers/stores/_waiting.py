@@ -1,14 +1,18 @@
-"""Waiting for a client that cannot be interrupted: a call that has ended leaves its request alone."""
+"""Waiting within a call: for a client that cannot be interrupted, and for locks."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
+from ditto_tasks.contracts.errors import DeadlineExceeded
 
-__all__ = ["awaited"]
+__all__ = ["TIMEOUT", "awaited", "bounded", "held"]
+
+TIMEOUT = 15.0  # seconds that one request to a server may take
 
 T = TypeVar("T")
 
@@ -37,6 +41,29 @@ def awaited(work: Callable[[], T], call: Call) -> T:
     finally:
         forget()
     return outcome.result()
+
+
+def bounded(call: Call) -> float:
+    """Return how many seconds a request of this call may take."""
+    remaining = call.remaining()
+    return TIMEOUT if remaining is None else min(TIMEOUT, remaining)
+
+
+@contextmanager
+def held(lock: threading.Lock, call: Call) -> Iterator[None]:
+    """Hold a lock, waiting no longer than the call has time.
+
+    Raises:
+        DeadlineExceeded: others held it for longer than that.
+    """
+    remaining = call.remaining()
+    if not lock.acquire(timeout=-1 if remaining is None else remaining):
+        raise DeadlineExceeded("the call's time is used up")
+    try:
+        call.check()
+        yield
+    finally:
+        lock.release()
 
 
 def _settle(outcome: Future[T], work: Callable[[], T]) -> None:
