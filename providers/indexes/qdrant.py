@@ -27,8 +27,8 @@ from providers.stores._qdrant_points import (
     matching,
     payload_of,
     record_of,
-    stable_id,
 )
+from providers.stores._stable_id import stable_id
 
 __all__ = ["QdrantIndex", "open_qdrant"]
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
-from ditto_tasks.contracts.errors import DeadlineExceeded
 
 __all__ = ["TIMEOUT", "awaited", "bounded", "held"]
 
 TIMEOUT = 15.0  # seconds that one request to a server may take
+LOCK_PATIENCE = 0.1  # seconds between two looks at a call that waits for a lock
 
 T = TypeVar("T")
 
@@ -51,14 +51,13 @@ def bounded(call: Call) -> float:
 
 @contextmanager
 def held(lock: threading.Lock, call: Call) -> Iterator[None]:
-    """Hold a lock, waiting no longer than the call has time.
+    """Hold a lock, waiting for it as long as the call is wanted.
 
     Raises:
-        DeadlineExceeded: others held it for longer than that.
+        InvocationCancelled, DeadlineExceeded: the call ended while others held it.
     """
-    remaining = call.remaining()
-    if not lock.acquire(timeout=-1 if remaining is None else remaining):
-        raise DeadlineExceeded("the call's time is used up")
+    while not lock.acquire(timeout=LOCK_PATIENCE):
+        call.check()
     try:
         call.check()
         yield

@@ -40,7 +40,6 @@ from providers.stores._qdrant_points import (
     matching,
     payload_of,
     record_of,
-    stable_id,
 )
 from providers.stores._rows import (
     Row,
@@ -53,6 +52,7 @@ from providers.stores._rows import (
     refuse_repeated,
     trusted,
 )
+from providers.stores._stable_id import stable_id
 
 __all__ = ["QdrantStats", "QdrantStore", "open_qdrant"]
 

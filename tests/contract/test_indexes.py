@@ -4,6 +4,7 @@ import pytest
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from providers.indexes.in_memory import InMemoryIndex
+from providers.indexes.milvus import MilvusIndex
 from providers.indexes.qdrant import QdrantIndex
 from tests.contract.folders import quick_folder
 from tests.contract.vector_index import MANIFEST, KeptIndexContract, Opened, VectorIndexContract, closed_after
@@ -25,5 +26,16 @@ class TestQdrantDirectory(KeptIndexContract):
 
             def open_index(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
                 return QdrantIndex(f"{folder}/qdrant", name, manifest)
+
+            yield from closed_after(open_index)
+
+
+class TestMilvusFile(KeptIndexContract):
+    @pytest.fixture
+    def opened(self) -> Iterator[Opened]:
+        with quick_folder() as folder:
+
+            def open_index(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+                return MilvusIndex(f"{folder}/milvus.db", name, manifest)
 
             yield from closed_after(open_index)

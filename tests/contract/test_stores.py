@@ -43,3 +43,10 @@ class TestQdrantDirectoryWithoutEmbedding(MemoryStoreContract):
     def store(self) -> Iterator[Store]:
         with quick_folder() as folder, open_store(f"qdrant:///{folder}/qdrant") as store:
             yield store
+
+
+class TestMilvusFile(MemoryStoreContract):
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        with quick_folder() as folder, open_store(f"milvus:///{folder}/milvus.db") as store:
+            yield store
