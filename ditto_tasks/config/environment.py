@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ditto_tasks.contracts.errors import ConfigError
+from ditto_tasks.contracts.origin import exact_origin
 
 __all__ = ["ENVIRONMENT", "Environment", "find_config", "read_environment"]
 
@@ -14,6 +15,10 @@ CONFIG = "DITTO_CONFIG"
 BROKER_URL = "DITTO_BROKER_URL"
 RESULT_URL = "DITTO_RESULT_URL"
 MEMORY_STORE_URL = "DITTO_WORKER_MEMORY_STORE_URL"
+EMBEDDING_BASE_URL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL"
+EMBEDDING_MODEL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL"
+EMBEDDING_API_KEY = "DITTO_WORKER_RETRIEVAL_EMBEDDING_API_KEY"
+ALLOW_NETWORK = "DITTO_SHARED_SANDBOX_ALLOW_NETWORK"
 RUNTIME_ENV = "DITTO_RUNTIME_ENV"
 RUNTIME_WORKSPACE = "DITTO_RUNTIME_WORKSPACE"
 
@@ -22,6 +27,10 @@ ENVIRONMENT: tuple[str, ...] = (
     BROKER_URL,
     RESULT_URL,
     MEMORY_STORE_URL,
+    EMBEDDING_BASE_URL,
+    EMBEDDING_MODEL,
+    EMBEDDING_API_KEY,
+    ALLOW_NETWORK,
     RUNTIME_ENV,
     RUNTIME_WORKSPACE,
 )
@@ -55,6 +64,7 @@ class Environment:
     broker_url: str | None
     result_url: str | None
     memory_store_url: str | None
+    allow_network: tuple[str, ...]
     environment: str
     workspace: Path
 
@@ -67,7 +77,7 @@ def find_config(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
-    """Read every variable but DITTO_CONFIG.
+    """Read every variable but DITTO_CONFIG, and the embedding's, which the application asks for itself.
 
     Raises:
         ConfigError: one is malformed, or has a name of former times.
@@ -81,6 +91,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         broker_url=broker_url,
         result_url=result_url,
         memory_store_url=_store_url(environ),
+        allow_network=_origins(environ),
         environment=_runtime_env(environ),
         workspace=Path(environ.get(RUNTIME_WORKSPACE) or ".").absolute(),
     )
@@ -107,6 +118,16 @@ def _store_url(environ: Mapping[str, str]) -> str | None:
             f"{MEMORY_STORE_URL} must be a URL, such as sqlite:///memory.db or postgresql://..."
         )
     return url
+
+
+def _origins(environ: Mapping[str, str]) -> tuple[str, ...]:
+    entries = [entry.strip() for entry in environ.get(ALLOW_NETWORK, "").split(",")]
+    try:
+        return tuple(entry if entry == "*" else exact_origin(entry) for entry in entries if entry)
+    except ValueError:
+        raise ConfigError(
+            f"{ALLOW_NETWORK} must be a comma list of origins, each as https://HOST or http://HOST:PORT, or *"
+        ) from None
 
 
 def _url(environ: Mapping[str, str], name: str, schemes: tuple[str, ...]) -> str | None:

@@ -43,6 +43,7 @@ def load_config(
         broker_url=env.broker_url,
         result_url=env.result_url,
         memory_store_url=env.memory_store_url,
+        allow_network=env.allow_network,
         environment=env.environment,
         workspace=env.workspace,
         path=None if path is None else Path(path),

@@ -533,6 +533,7 @@ class DittoConfig:
         broker_url: where calls are queued; None: nowhere, so they run in-process only.
         result_url: where results are kept; None: nowhere.
         memory_store_url: the store of a memory worker; None: a SQLite file in the workspace.
+        allow_network: origins that providers may reach; `*` stands for all; none: they may reach nothing.
         environment: development, test or production.
         workspace: an absolute folder, the present one by default.
     """
@@ -545,6 +546,7 @@ class DittoConfig:
     broker_url: str | None = field(default=None, repr=False)
     result_url: str | None = field(default=None, repr=False)
     memory_store_url: str | None = field(default=None, repr=False)
+    allow_network: tuple[str, ...] = ()
     environment: str = "development"
     workspace: Path = field(default_factory=Path.cwd)
     path: Path | None = None
