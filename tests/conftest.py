@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], object], timeout: float = START_TIMEOUT, 
         time.sleep(POLL)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -69,7 +69,7 @@ class RedisServer:
             "logfile": "server.log",
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = subprocess.Popen([get_binary_path(), *arguments], preexec_fn=_die_with_parent)
+        self._process = subprocess.Popen([get_binary_path(), *arguments], preexec_fn=die_with_parent)
         wait_until(self._answers, what="the server answers")
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class WorkerProcess:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         log.close()
 

@@ -13,6 +13,8 @@ __all__ = ["Store", "open_store"]
 _OPENERS = {  # scheme -> module and its opener; imported when asked for, so that drivers stay optional
     "memory": ("providers.stores.in_memory", "open_in_memory"),
     "sqlite": ("providers.stores.sqlite", "open_sqlite"),
+    "postgresql": ("providers.stores.postgres", "open_postgres"),
+    "postgres": ("providers.stores.postgres", "open_postgres"),
     "qdrant": ("providers.stores.qdrant", "open_qdrant"),
     "milvus": ("providers.stores.milvus", "open_milvus"),
 }
@@ -36,7 +38,8 @@ def open_store(url: str) -> Store:
     """Open the store that a URL names; the caller closes it.
 
     `memory://` keeps records in this process and loses them with it. `sqlite:///notes.db` is a file below the
-    working directory, `sqlite:////var/lib/notes.db` one with an absolute path. `qdrant://HOST:PORT/NAME` and
+    working directory, `sqlite:////var/lib/notes.db` one with an absolute path.
+    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database of a server. `qdrant://HOST:PORT/NAME` and
     `milvus://HOST:PORT/NAME` are collections of a server; with a third slash and a path they are files of one
     process.
 

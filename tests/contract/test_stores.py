@@ -31,17 +31,17 @@ class TestSqliteStore(MemoryStoreContract, RandomIdContract, SortedListingContra
             yield store
 
 
+class TestPostgresStore(MemoryStoreContract, RandomIdContract, SortedListingContract, KeywordSearchContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        with open_store(postgres_url) as store:
+            yield store
+
+
 class TestQdrantDirectory(MemoryStoreContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         with quick_folder() as folder, QdrantStore(f"{folder}/qdrant", embedding=WordEmbedding()) as store:
-            yield store
-
-
-class TestQdrantDirectoryWithoutEmbedding(MemoryStoreContract):
-    @pytest.fixture
-    def store(self) -> Iterator[Store]:
-        with quick_folder() as folder, open_store(f"qdrant:///{folder}/qdrant") as store:
             yield store
 
 
