@@ -5,6 +5,7 @@ import pytest
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from providers.indexes import open_index
 from providers.indexes.in_memory import InMemoryIndex
+from providers.indexes.milvus import MilvusIndex
 from providers.indexes.qdrant import QdrantIndex
 from tests.contract.folders import quick_folder
 from tests.contract.vector_index import (
@@ -26,17 +27,6 @@ class TestInMemoryIndex(VectorIndexContract):
         yield from closed_after(opened)
 
 
-class TestQdrantDirectory(KeptIndexContract):
-    @pytest.fixture
-    def opened(self) -> Iterator[Opened]:
-        with quick_folder() as folder:
-
-            def opened_index(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
-                return QdrantIndex(f"{folder}/qdrant", name, manifest)
-
-            yield from closed_after(opened_index)
-
-
 class TestPostgresIndex(SharedIndexContract):
     @pytest.fixture
     def opened(self, postgres_url: str) -> Iterator[Opened]:
@@ -44,3 +34,25 @@ class TestPostgresIndex(SharedIndexContract):
             return open_index(postgres_url, name=name, manifest=manifest)
 
         yield from closed_after(opened)
+
+
+class TestQdrantDirectory(KeptIndexContract):
+    @pytest.fixture
+    def opened(self) -> Iterator[Opened]:
+        with quick_folder() as folder:
+
+            def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+                return QdrantIndex(f"{folder}/qdrant", name, manifest)
+
+            yield from closed_after(opened)
+
+
+class TestMilvusFile(KeptIndexContract):
+    @pytest.fixture
+    def opened(self) -> Iterator[Opened]:
+        with quick_folder() as folder:
+
+            def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+                return MilvusIndex(f"{folder}/milvus.db", name, manifest)
+
+            yield from closed_after(opened)

@@ -52,8 +52,8 @@ class TestQdrantDirectory(MemoryStoreContract):
             yield store
 
 
-class TestQdrantDirectoryWithoutEmbedding(MemoryStoreContract):
+class TestMilvusFile(MemoryStoreContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        with quick_folder() as folder, open_store(f"qdrant:///{folder}/qdrant") as store:
+        with quick_folder() as folder, open_store(f"milvus:///{folder}/milvus.db") as store:
             yield store
