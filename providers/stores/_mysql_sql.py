@@ -18,7 +18,7 @@ from providers.stores._mysql_connections import Connection
 from providers.stores._paging import Paging, SortField, SortValue, is_sortable, order_key
 from providers.stores._rows import Row
 from providers.stores._stems import encoded
-from providers.stores._text import search_text, words
+from providers.text import search_text, words
 
 __all__ = [
     "INSERT",

@@ -46,7 +46,7 @@ from providers.stores._rows import (
     trusted,
 )
 from providers.stores._stable_id import is_record_id, stable_id
-from providers.stores._text import search_text, words
+from providers.text import search_text, words
 
 __all__ = ["MilvusStore", "open_milvus"]
 
