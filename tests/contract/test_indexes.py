@@ -1,10 +1,18 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
+from providers.indexes import open_index
 from providers.indexes.in_memory import InMemoryIndex
-from tests.contract.vector_index import MANIFEST, Opened, VectorIndexContract, closed_after
+from tests.contract.vector_index import (
+    MANIFEST,
+    Opened,
+    SharedIndexContract,
+    VectorIndexContract,
+    closed_after,
+)
 
 
 class TestInMemoryIndex(VectorIndexContract):
@@ -14,3 +22,12 @@ class TestInMemoryIndex(VectorIndexContract):
             return InMemoryIndex(name, manifest)
 
         yield from closed_after(open_index)
+
+
+class TestSqliteIndex(SharedIndexContract):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Iterator[Opened]:
+        def open_here(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+            return open_index(f"sqlite:///{tmp_path}/notes.index", name=name, manifest=manifest)
+
+        yield from closed_after(open_here)
