@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +57,12 @@ class TestMilvusFile(KeptIndexContract):
                 return MilvusIndex(f"{folder}/milvus.db", name, manifest)
 
             yield from closed_after(opened)
+
+
+class TestSqliteIndex(SharedIndexContract):
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Iterator[Opened]:
+        def open_here(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+            return open_index(f"sqlite:///{tmp_path}/notes.index", name=name, manifest=manifest)
+
+        yield from closed_after(open_here)
