@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
 from ditto_tasks.contracts.json_value import decode_json
@@ -43,7 +44,6 @@ from providers.stores._rows import (
     metadata_text,
     patched,
     refuse_repeated,
-    trusted,
 )
 from providers.stores._stable_id import is_record_id, stable_id
 from providers.text import search_text, words
