@@ -31,6 +31,7 @@ from ditto_tasks.contracts.cancellation import Cancellation
 from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, RetrievalError
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
 from providers import _http_bounds
+from providers._http_bounds import Bounds
 from providers._http_retry import backoff, retry_after
 from providers.embedding import http as embedding_http
 from providers.embedding.batching import embed_contents
@@ -43,6 +44,7 @@ ANYWHERE = Sandbox(network=["*"])
 SECRET = "hunter2"
 SOON = 5.0  # seconds; what is at once, on a busy machine
 fork = multiprocessing.get_context("fork")
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
 
 
 def vectors(exchange: Exchange) -> None:
@@ -389,6 +391,25 @@ def test_looking_a_name_up_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch
     answered.set()
 
 
+def test_a_cancel_between_two_waits_ends_the_next_before_it_begins() -> None:
+    cancel = Cancellation()
+    bounds = Bounds(RetrievalCall(cancel=cancel), WAIT)
+    cancel.cancel()
+    with pytest.raises(InvocationCancelled), bounds.waiting(lambda: None):
+        pytest.fail("the wait began")
+
+
+def test_a_cancel_wakes_the_wait_of_its_call_and_none_after_it() -> None:
+    cancel, woken = Cancellation(), []
+    bounds = Bounds(RetrievalCall(cancel=cancel), WAIT)
+    with bounds.apply():
+        with bounds.waiting(lambda: woken.append("first")):
+            pass
+        with bounds.waiting(lambda: woken.append("second")):
+            cancel.cancel()
+    assert woken == ["second"]
+
+
 def test_a_cancel_after_the_answer_does_not_touch_the_connection() -> None:
     cancel = Cancellation()
     with asking() as (embedding, peer):
@@ -574,6 +595,7 @@ def test_many_threads_get_each_its_own_answer() -> None:
         assert peer.connections <= 8 + _http_bounds.IDLE_CONNECTIONS
 
 
+@forks
 def test_a_child_of_a_fork_has_connections_of_its_own() -> None:
     with asking() as (embedding, peer):
         embedding.embed(["a"], "query")
@@ -586,6 +608,7 @@ def test_a_child_of_a_fork_has_connections_of_its_own() -> None:
         assert peer.connections == 2
 
 
+@forks
 def test_a_fork_in_the_middle_of_a_request_harms_neither() -> None:
     answer = threading.Event()
 
@@ -628,6 +651,7 @@ def test_closing_ends_calls_in_flight() -> None:
         assert time.monotonic() - started < SOON
 
 
+@forks
 def test_closing_ends_a_connection_though_a_child_of_a_fork_has_it_too() -> None:
     with asking() as (embedding, peer):
         embedding.embed(["a"], "query")
