@@ -207,13 +207,14 @@ class _Connection(httpcore.NetworkStream):
             return _Connection(self._inner.start_tls(ssl_context, server_hostname, left))
 
     def close(self) -> None:
+        self._shut_down()  # ends it also where another thread waits for it, or a child of a fork has it, too
         self._inner.close()
 
     def get_extra_info(self, info: str) -> Any:
         return self._inner.get_extra_info(info)
 
     def _shut_down(self) -> None:
-        """Wake whoever reads or writes, from another thread; closing would not, and would free the number."""
+        """Wake whoever reads or writes; closing would not."""
         with suppress(OSError):
             # Not the method of a TLS socket, which takes the session from under the thread that reads.
             socket.socket.shutdown(self._inner.get_extra_info("socket"), socket.SHUT_RDWR)

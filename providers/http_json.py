@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
@@ -93,7 +92,10 @@ class HttpJson:
         self.close()
 
     def close(self) -> None:
-        """Close our connections of this process and refuse further calls; closing twice does nothing."""
+        """Close our connections of this process, calls in flight or not, and refuse further ones.
+
+        Closing twice does nothing.
+        """
         self._closed = True
         client = self._clients.pop(os.getpid(), None)
         if client is not None:
@@ -147,16 +149,17 @@ class HttpJson:
 
         One whose wait would outlast the time that is left is the last.
         """
-        for following in count(2):
+        attempt = 1
+        while True:
             try:
                 return self._attempt(content, bounds, max_bytes)
             except (_Refused, *_UNREACHABLE) as failure:
-                wait = _wait_after(failure, following)
-                if following > self._attempts or wait is None or wait >= bounds.left():
+                attempt += 1
+                wait = _wait_before(attempt, failure)
+                if attempt > self._attempts or wait is None or wait >= bounds.left():
                     raise
-            logger.info("%s: %s attempt %d in %.1f s", call.execution_id, self._what, following, wait)
+            logger.info("%s: %s attempt %d in %.1f s", call.execution_id, self._what, attempt, wait)
             bounds.sleep(wait)
-        raise AssertionError("counting ends nowhere")
 
     def _attempt(self, content: bytes, bounds: Bounds, max_bytes: int) -> bytes:
         with self._client().stream(
@@ -219,9 +222,11 @@ def _checked_url(url: str) -> str:
         origin_of(url)
         httpx.URL(url)
     except (ValueError, TypeError, httpx.InvalidURL):
-        raise _invalid("baseUrl", "must be a URL such as https://HOST:PORT/v1, without credentials") from None
+        raise _invalid(
+            "base_url", "must be a URL such as https://HOST:PORT/v1, without credentials"
+        ) from None
     if not _PRINTABLE.fullmatch(url) or "?" in url or "#" in url:
-        raise _invalid("baseUrl", "must have no white space, no query and no fragment")
+        raise _invalid("base_url", "must have no white space, no query and no fragment")
     return url.rstrip("/")
 
 
@@ -234,7 +239,7 @@ def _headers(api_key: str | None) -> dict[str, str]:
     if not api_key:
         return headers
     if not isinstance(api_key, str) or not _PRINTABLE.fullmatch(api_key):
-        raise _invalid("apiKey", "must be printable ASCII without white space")
+        raise _invalid("api_key", "must be printable ASCII without white space")
     return {**headers, "authorization": f"Bearer {api_key}"}
 
 
@@ -257,7 +262,7 @@ def _encoded(body: Any) -> bytes:
         raise _invalid("contents", "one has no form in UTF-8") from error
 
 
-def _wait_after(failure: Exception, attempt: int) -> float | None:
+def _wait_before(attempt: int, failure: Exception) -> float | None:
     """Return the seconds to wait before an attempt; None when it would fail all the same."""
     if not isinstance(failure, _Refused):
         return backoff(attempt)

@@ -16,6 +16,7 @@ class Exchange(BaseHTTPRequestHandler):
     """One request at the server's side; `body` is what it held."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two packets, and the second would wait for the first
     server: "Peer"
     body: bytes = b""
 
@@ -71,6 +72,7 @@ class Peer(ThreadingHTTPServer):
         times: when each came, on `time.monotonic()`'s clock.
         arrived: set with each request; a test may clear it.
         left: set when the other side went away during a script.
+        closed: set when the server closed a connection.
     """
 
     daemon_threads = True
@@ -89,12 +91,17 @@ class Peer(ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.arrived = threading.Event()
         self.left = threading.Event()
+        self.closed = threading.Event()
         self.over = threading.Event()
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.server_port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.connections += 1
         super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self.closed.set()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a connection that breaks is part of the test."""

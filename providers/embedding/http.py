@@ -82,7 +82,7 @@ class HttpEmbedding:
         self.close()
 
     def close(self) -> None:
-        """Close our connections of this process and refuse further calls; closing twice does nothing."""
+        """Close our connections of this process, calls in flight or not, and refuse further ones."""
         self._http.close()
 
     def embed(
@@ -99,7 +99,7 @@ class HttpEmbedding:
             InvocationCancelled, DeadlineExceeded: `call` says so.
         """
         call.check()
-        texts = [_text(content) for content in contents]
+        texts = _texts(contents)
         if not texts:
             return []
         answer = self._http.post(
@@ -150,10 +150,12 @@ def _checked_dimensions(dimensions: int | None) -> int | None:
     return dimensions
 
 
-def _text(content: Any) -> str:
-    if not isinstance(content, str) or not content.strip():
+def _texts(contents: Sequence[Any]) -> list[str]:
+    if not isinstance(contents, list | tuple):
+        raise _invalid_input("contents: must be a list")
+    if not all(isinstance(content, str) and content.strip() for content in contents):
         raise _invalid_input("contents: each must be a string that is not blank")
-    return content
+    return list(contents)
 
 
 def _paired(answer: Any, count: int, dimensions: int | None) -> list[list[float]]:

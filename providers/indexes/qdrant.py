@@ -17,8 +17,8 @@ from providers.indexes._manifest import check_definition
 from providers.indexes._records import index_filter
 from providers.indexes._vectors import checked_entries, unit_vector
 from providers.stores._failures import INDEX
+from providers.stores._locations import location_of
 from providers.stores._qdrant_collection import Point, QdrantCollection
-from providers.stores._qdrant_connections import location_of
 from providers.stores._qdrant_driver import models
 from providers.stores._qdrant_points import (
     MANIFEST_ID,
@@ -27,8 +27,8 @@ from providers.stores._qdrant_points import (
     matching,
     payload_of,
     record_of,
-    stable_id,
 )
+from providers.stores._stable_id import stable_id
 
 __all__ = ["QdrantIndex", "open_qdrant"]
 

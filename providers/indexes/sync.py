@@ -23,13 +23,25 @@ _PAGE = 1000  # records read at once
 _REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a record cannot be embedded as it was when it had this digest."""
+
+    digest: str
+    reason: str
+
+
 @dataclass(slots=True)
 class _Page:
     """What has been done so far, by record: a record that is looked at again is counted once."""
 
     embedded: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, _Refusal] = field(default_factory=dict)
+
+    def refused(self, record: MemoryItem, digest: str) -> bool:
+        """Tell whether the record was refused as it is now; one that was written since deserves a try."""
+        return record.id in self.failed and self.failed[record.id].digest == digest
 
     def output(self, ids: Sequence[str]) -> ReindexPageOutput:
         touched = self.embedded | self.removed | set(self.failed)
@@ -37,7 +49,7 @@ class _Page:
             embedded=len(self.embedded),
             unchanged=len(set(ids) - touched),
             removed=len(self.removed),
-            failed=tuple(ReindexFailure(id=id, reason=reason) for id, reason in self.failed.items()),
+            failed=tuple(ReindexFailure(id=id, reason=told.reason) for id, told in self.failed.items()),
         )
 
 
@@ -108,13 +120,18 @@ def _bring_up_once(
     digests = {id: record_digest(record) for id, record in records.items()}
     known = index.digests(ids, call)
     stale = [
-        record for id, record in records.items() if digests[id] != known.get(id) and id not in page.failed
+        record
+        for id, record in records.items()
+        if digests[id] != known.get(id) and not page.refused(record, digests[id])
     ]
+    for record in stale:
+        page.failed.pop(record.id, None)
     entries = _embedded(embedding, stale, digests, call, page.failed)
     if entries:
         index.upsert(entries, call)
     refused = [record.id for record in stale if record.id in page.failed]
-    removed = index.delete([*(id for id in known if id not in records), *refused], call)
+    gone = [*(id for id in known if id not in records), *refused]
+    removed = index.delete(gone, call) if gone else ()
     page.embedded = (page.embedded | {entry.record.id for entry in entries}) - set(removed)
     page.removed = (page.removed | set(removed)) - page.embedded - set(page.failed)
     return tuple(dict.fromkeys([*(entry.record.id for entry in entries), *removed]))
@@ -129,7 +146,7 @@ def _embedded(
     records: Sequence[MemoryItem],
     digests: Mapping[str, str],
     call: RetrievalCall,
-    failed: dict[str, str],
+    failed: dict[str, _Refusal],
 ) -> list[IndexEntry]:
     """Embed records, all at once or, when one of them is refused, one by one to find which."""
     if not records:
@@ -143,7 +160,7 @@ def _embedded(
             return [
                 entry for record in records for entry in _embedded(embedding, [record], digests, call, failed)
             ]
-        failed[records[0].id] = error.message
+        failed[records[0].id] = _Refusal(digests[records[0].id], error.message)
         return []
     return [
         IndexEntry(record, vector, digests[record.id])

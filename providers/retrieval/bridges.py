@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ditto_tasks.contracts.base import describe, expected
+from ditto_tasks.contracts.base import MAX_LIMIT, describe, expected
 from ditto_tasks.contracts.call import NO_CALL, Call, Invoker
 from ditto_tasks.contracts.errors import ContextError, MemoryNodeError, RetrievalError
 from ditto_tasks.contracts.json_value import NotJson, canonical_json, strict_json
@@ -23,6 +23,7 @@ from ditto_tasks.contracts.retrieval import (
     RetrievalSource,
     RetrievalTarget,
     checked_output,
+    checked_request,
 )
 
 __all__ = [
@@ -68,6 +69,8 @@ class MemoryAsRetrieval:
             hits = self._search.search(asked, call)
         except MemoryNodeError as error:
             raise _translated(error) from None
+        if not isinstance(hits, list | tuple):
+            raise _invalid(f"a {type(hits).__name__} where a list was due")
         fields: dict[str, Any] = {
             "candidates": tuple(_candidate(_hit(hit), request.target.name) for hit in hits),
             "target": request.target,
@@ -229,7 +232,7 @@ def _invoked(runtime: Invoker, asked: RetrievalSearchInput, call: Call) -> Retri
     except Exception:
         call.check()
         raise RetrievalError("RETRIEVAL_BACKEND_ERROR", "The remote retrieval search failed") from None
-    return checked_output(output, asked, asked.limit or len(output.get("candidates", ())))
+    return checked_output(output, asked, asked.limit or MAX_LIMIT)
 
 
 def _memory_fields(request: RetrievalSearchInput) -> dict[str, Any]:
@@ -256,8 +259,7 @@ def _retrieval_request(
         "limit": request.limit,
         "options": request.options,
     }
-    given = {name: value for name, value in fields.items() if value is not None}
-    return RetrievalSearchInput.model_construct(set(given), **given)
+    return checked_request({name: value for name, value in fields.items() if value is not None})
 
 
 def _hit(hit: Any) -> MemoryHit:

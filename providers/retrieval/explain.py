@@ -83,10 +83,12 @@ def explained_fusion(
     return {"candidates": entries[:limit], "dropped": dropped}
 
 
-def explained_reranking(found: RetrievalSearchOutput, order: Sequence[Ranked]) -> dict[str, Any]:
-    """Return the metadata of a reranked output; what the search explained is carried on."""
+def explained_reranking(
+    found: RetrievalSearchOutput, order: Sequence[Ranked], is_explained: bool
+) -> dict[str, Any]:
+    """Return the metadata of a reranked output; what the search explained, if it did, is carried on."""
     metadata = dict(found.metadata or {})
-    explained = metadata.get("explanation") or {}
+    explained = metadata.get("explanation", {}) if is_explained else {}
     pool = [_pool_entry(found, index, explained) for index in range(len(found.candidates))]
     candidates = [_reranked_entry(pool[place.index], rank, place) for rank, place in enumerate(order, 1)]
     kept = {place.index for place in order}

@@ -60,14 +60,14 @@ class RerankSearch:
         limit = call.limit(request)
         default = first_given(call.rerank.candidate_limit, DEFAULT_CANDIDATE_LIMIT)
         floor = checked_limit("candidate_limit", first_given(self._candidate_limit, default))
-        explains = asks_why(request)
-        asked = request if getattr(self._search, "explains", False) else without_explain(request)
+        explains, is_explained = asks_why(request), getattr(self._search, "explains", False)
+        asked = request if is_explained else without_explain(request)
         asked = asked.model_copy(update={"limit": max(limit, floor)})
         found = checked_output(self._search.search(asked, call), asked, max(limit, floor))
         order = _ranked(self._reranker, request.query, found.candidates, limit, call)
         fields: dict[str, Any] = {"candidates": tuple(_in_order(found.candidates, order))}
         if explains:
-            fields["metadata"] = explained_reranking(found, order)
+            fields["metadata"] = explained_reranking(found, order, is_explained)
         return found.model_copy(update=fields)
 
 
@@ -89,6 +89,8 @@ class CosineReranker:
         call: RetrievalCall = NO_RETRIEVAL_CALL,
     ) -> list[Ranked]:
         """Return the `limit` most similar, ties in the order given; a zero vector scores 0."""
+        if not candidates:
+            return []
         [wanted] = embed_contents(self._embedding, [query.content], "query", call=call)
         vectors = embed_contents(
             self._embedding,
@@ -97,7 +99,8 @@ class CosineReranker:
             dimensions=len(wanted),
             call=call,
         )
-        scores = np.clip(_units(vectors) @ _units(wanted[np.newaxis])[0], -1.0, 1.0)
+        products = _units(vectors) * _units(wanted[np.newaxis])
+        scores = np.clip(products.sum(axis=1), -1.0, 1.0)  # of equal vectors equal, which `@` does not give
         best = np.argsort(-scores, kind="stable")[:limit]
         return [Ranked(index=int(index), score=float(scores[index])) for index in best]
 

@@ -93,7 +93,7 @@ class HttpReranker:
         self.close()
 
     def close(self) -> None:
-        """Close our connections of this process and refuse further calls; closing twice does nothing."""
+        """Close our connections of this process, calls in flight or not, and refuse further ones."""
         self._http.close()
 
     def rank(

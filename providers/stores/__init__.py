@@ -17,6 +17,8 @@ _OPENERS = {  # scheme -> module and its opener; imported when asked for, so tha
     "milvus": ("providers.stores.milvus", "open_milvus"),
     "mysql": ("providers.stores.mysql", "open_mysql"),
     "mariadb": ("providers.stores.mysql", "open_mysql"),
+    "postgresql": ("providers.stores.postgres", "open_postgres"),
+    "postgres": ("providers.stores.postgres", "open_postgres"),
 }
 
 
@@ -40,7 +42,7 @@ def open_store(url: str) -> Store:
     `memory://` keeps records in this process and loses them with it. `sqlite:///notes.db` is a file below the
     working directory, `sqlite:////var/lib/notes.db` one with an absolute path. `qdrant://HOST:PORT/NAME` and
     `milvus://HOST:PORT/NAME` are collections of a server; with a third slash and a path they are files of one
-    process.
+    process. `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database of a server.
     `mysql://user:password@host:port/database` is a database of MySQL or MariaDB,
     `mysql:///database?unix_socket=PATH` one on this machine.
 

@@ -10,19 +10,18 @@ from functools import partial
 from typing import TypeVar
 
 from ditto_tasks.contracts.call import Call
-from ditto_tasks.contracts.errors import DeadlineExceeded, InvalidDefinition, StoreUnavailable
-from providers.stores._abandoning import awaited
+from ditto_tasks.contracts.errors import InvalidDefinition, StoreUnavailable
 from providers.stores._failures import Failures
+from providers.stores._locations import is_server
 from providers.stores._qdrant_driver import (
     QdrantClient,
     ResourceExhaustedResponse,
     ResponseHandlingException,
     UnexpectedResponse,
 )
+from providers.stores._waiting import TIMEOUT, awaited, bounded, held
 
-__all__ = ["QdrantConnection", "location_of", "seconds"]
-
-TIMEOUT = 15.0  # seconds that one request may take
+__all__ = ["QdrantConnection", "seconds"]
 
 T = TypeVar("T")
 
@@ -46,7 +45,7 @@ class QdrantConnection:
         self._failures = failures
         self._api_key = api_key
         self._clients: dict[int, QdrantClient] = {}  # of a server, by process
-        self._directory = None if _is_server(location) else _shared_directory(location)
+        self._directory = None if is_server(location) else _shared_directory(location)
         self._closed = False
 
     @property
@@ -121,44 +120,9 @@ class QdrantConnection:
             raise self._failures.is_unavailable("cannot be read or written") from error
 
 
-def location_of(scheme: str, rest: str) -> tuple[str, str]:
-    """Read what a URL has after its scheme, `HOST:PORT[/NAME]` or `/PATH`; return location and name, or "".
-
-    Raises:
-        InvalidDefinition: it is neither; credentials are never part of it.
-    """
-    if rest.startswith("/"):
-        return rest[1:], ""
-    address, _, name = rest.partition("/")
-    if not address or any(mark in rest for mark in "@?#"):
-        raise InvalidDefinition(
-            f"{scheme}:// takes HOST:PORT or a third slash and a path, and no credentials or options: "
-            f"{scheme}://localhost:6333/memories, {scheme}:///var/lib/memories"
-        )
-    return f"http://{address}", name
-
-
 def seconds(call: Call) -> int:
     """Return how long a request of this call may take; whole seconds, as Qdrant has them, at least 1."""
-    remaining = call.remaining()
-    return math.ceil(TIMEOUT if remaining is None else max(1.0, min(TIMEOUT, remaining)))
-
-
-@contextmanager
-def held(lock: threading.Lock, call: Call) -> Iterator[None]:
-    """Hold a lock, waiting no longer than the call has time.
-
-    Raises:
-        DeadlineExceeded: others held it for longer than that.
-    """
-    remaining = call.remaining()
-    if not lock.acquire(timeout=-1 if remaining is None else remaining):
-        raise DeadlineExceeded("the call's time is used up")
-    try:
-        call.check()
-        yield
-    finally:
-        lock.release()
+    return max(1, math.ceil(bounded(call)))
 
 
 class _Directory:
@@ -219,10 +183,6 @@ def _shared_directory(path: str) -> _Directory:
             _directories[path] = _Directory(path)
         _directories[path].users += 1
         return _directories[path]
-
-
-def _is_server(location: str) -> bool:
-    return location.startswith(("http://", "https://"))
 
 
 def _after_fork_in_child() -> None:

@@ -4,8 +4,6 @@ The payload is the record in its wire form. What a payload cannot carry, or is n
 stands beside it under `ditto`, where needed: the record as exact text, and which fields hold a list.
 """
 
-import hashlib
-import re
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -16,6 +14,7 @@ from ditto_tasks.contracts.json_value import NotJson, decode_json
 from ditto_tasks.contracts.memory import MemoryItem
 from providers.stores._qdrant_driver import models
 from providers.stores._rows import json_text
+from providers.stores._stable_id import is_record_id
 
 __all__ = [
     "FILTER_PATHS",
@@ -25,28 +24,18 @@ __all__ = [
     "matching",
     "payload_of",
     "record_of",
-    "stable_id",
 ]
 
 MANIFEST_ID = "00000000-0000-5000-8000-000000000001"
 FILTER_PATHS = {"key": "key", "namespace": "metadata.namespace", "kind": "metadata.kind"}
 
-_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
 _ASIDE = "ditto"
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # integers that a payload holds
 
 
-def stable_id(text: str) -> str:
-    """Return the UUID of a text: the first half of its SHA-256, marked as version 5."""
-    number = bytearray(hashlib.sha256(text.encode()).digest()[:16])
-    number[6] = number[6] & 0x0F | 0x50
-    number[8] = number[8] & 0x3F | 0x80
-    return str(uuid.UUID(bytes=bytes(number)))
-
-
 def is_point_id(id: str) -> bool:
     """Tell whether a record can have this id: a UUID in lower case, not the manifest's."""
-    return _ID.match(id) is not None and id != MANIFEST_ID
+    return is_record_id(id) and id != MANIFEST_ID
 
 
 def first_id_after(text: str) -> str | None:

@@ -54,7 +54,7 @@ from providers.stores._rows import (
     patched,
     refuse_repeated,
 )
-from providers.stores._text import contains_literally, literal, phrases
+from providers.text import contains_literally, literal, phrases
 
 __all__ = ["MysqlStore", "open_mysql"]
 

@@ -31,9 +31,9 @@ from ditto_tasks.contracts.memory import (
 from ditto_tasks.contracts.retrieval import EmbeddingProvider
 from providers.stores._embedding import TextEmbedding, text_embedding
 from providers.stores._failures import STORE
+from providers.stores._locations import location_of
 from providers.stores._paging import BY_ID, Paging, checked_filter
 from providers.stores._qdrant_collection import Point, QdrantCollection
-from providers.stores._qdrant_connections import location_of
 from providers.stores._qdrant_driver import models
 from providers.stores._qdrant_points import (
     first_id_after,
@@ -41,7 +41,6 @@ from providers.stores._qdrant_points import (
     matching,
     payload_of,
     record_of,
-    stable_id,
 )
 from providers.stores._rows import (
     Row,
@@ -53,6 +52,7 @@ from providers.stores._rows import (
     patched,
     refuse_repeated,
 )
+from providers.stores._stable_id import stable_id
 
 __all__ = ["QdrantStats", "QdrantStore", "open_qdrant"]
 

@@ -31,6 +31,13 @@ class TestSqliteStore(MemoryStoreContract, RandomIdContract, SortedListingContra
             yield store
 
 
+class TestPostgresStore(MemoryStoreContract, RandomIdContract, SortedListingContract, KeywordSearchContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        with open_store(postgres_url) as store:
+            yield store
+
+
 class TestMysqlStore(MemoryStoreContract, RandomIdContract, SortedListingContract, KeywordSearchContract):
     @pytest.fixture
     def store(self, mysql_url: str) -> Iterator[Store]:
@@ -45,8 +52,8 @@ class TestQdrantDirectory(MemoryStoreContract):
             yield store
 
 
-class TestQdrantDirectoryWithoutEmbedding(MemoryStoreContract):
+class TestMilvusFile(MemoryStoreContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        with quick_folder() as folder, open_store(f"qdrant:///{folder}/qdrant") as store:
+        with quick_folder() as folder, open_store(f"milvus:///{folder}/milvus.db") as store:
             yield store

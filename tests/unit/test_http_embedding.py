@@ -31,6 +31,7 @@ from ditto_tasks.contracts.cancellation import Cancellation
 from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, RetrievalError
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
 from providers import _http_bounds
+from providers._http_bounds import Bounds
 from providers._http_retry import backoff, retry_after
 from providers.embedding import http as embedding_http
 from providers.embedding.batching import embed_contents
@@ -43,6 +44,7 @@ ANYWHERE = Sandbox(network=["*"])
 SECRET = "hunter2"
 SOON = 5.0  # seconds; what is at once, on a busy machine
 fork = multiprocessing.get_context("fork")
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
 
 
 def vectors(exchange: Exchange) -> None:
@@ -118,6 +120,12 @@ def test_a_content_that_is_no_text_is_refused_before_any_request(content: Any) -
         code, _ = refusal(lambda: embedding.embed(["good", content], "document"))
         assert code == "RETRIEVAL_INVALID_INPUT"
         assert peer.exchanges == []
+
+
+@pytest.mark.parametrize("contents", ["text", b"text", None, {"a": 1}])
+def test_contents_must_be_a_list(contents: Any) -> None:
+    with asking() as (embedding, _):
+        assert refusal(lambda: embedding.embed(contents, "query"))[0] == "RETRIEVAL_INVALID_INPUT"
 
 
 @pytest.mark.parametrize("network", [[], ["https://127.0.0.1"], ["http://127.0.0.1"], ["http://localhost"]])
@@ -383,6 +391,26 @@ def test_looking_a_name_up_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch
     answered.set()
 
 
+def test_a_cancel_between_two_waits_ends_the_next_before_it_begins() -> None:
+    cancel = Cancellation()
+    bounds = Bounds(RetrievalCall(cancel=cancel), WAIT)
+    with pytest.raises(InvocationCancelled), bounds.apply():
+        cancel.cancel()
+        with bounds.waiting(lambda: None):
+            pytest.fail("the wait began")
+
+
+def test_a_cancel_wakes_the_wait_of_its_call_and_none_after_it() -> None:
+    cancel, woken = Cancellation(), []
+    bounds = Bounds(RetrievalCall(cancel=cancel), WAIT)
+    with bounds.apply():
+        with bounds.waiting(lambda: woken.append("first")):
+            pass
+        with bounds.waiting(lambda: woken.append("second")):
+            cancel.cancel()
+    assert woken == ["second"]
+
+
 def test_a_cancel_after_the_answer_does_not_touch_the_connection() -> None:
     cancel = Cancellation()
     with asking() as (embedding, peer):
@@ -548,6 +576,18 @@ def test_a_connection_is_kept_and_used_again() -> None:
         assert peer.connections == 1
 
 
+def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    def last(exchange: Exchange) -> None:
+        vectors(exchange)
+        exchange.close_connection = True
+
+    with asking(last) as (embedding, peer):
+        embedding.embed(["a"], "query")
+        assert peer.closed.wait(WAIT)
+        assert embedding.embed(["abc"], "query") == [[3, 0]]
+        assert peer.connections == 2
+
+
 def test_many_threads_get_each_its_own_answer() -> None:
     with asking() as (embedding, peer), ThreadPoolExecutor(8) as pool:
         lengths = [1 + n % 50 for n in range(200)]
@@ -556,6 +596,7 @@ def test_many_threads_get_each_its_own_answer() -> None:
         assert peer.connections <= 8 + _http_bounds.IDLE_CONNECTIONS
 
 
+@forks
 def test_a_child_of_a_fork_has_connections_of_its_own() -> None:
     with asking() as (embedding, peer):
         embedding.embed(["a"], "query")
@@ -568,6 +609,7 @@ def test_a_child_of_a_fork_has_connections_of_its_own() -> None:
         assert peer.connections == 2
 
 
+@forks
 def test_a_fork_in_the_middle_of_a_request_harms_neither() -> None:
     answer = threading.Event()
 
@@ -598,6 +640,29 @@ def test_a_closed_embedding_refuses_calls() -> None:
         code, message = refusal(lambda: embedding.embed(["a"], "query"))
         assert (code, message) == ("RETRIEVAL_PROVIDER_UNAVAILABLE", "Embedding provider is closed")
         assert len(peer.exchanges) == 1
+
+
+def test_closing_ends_calls_in_flight() -> None:
+    with asking(silent) as (embedding, peer), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(embedding.embed, ["a"], "query")
+        assert peer.arrived.wait(WAIT)
+        started = time.monotonic()
+        embedding.close()
+        assert refusal(lambda: running.result(WAIT))[0] == "RETRIEVAL_BACKEND_ERROR"
+        assert time.monotonic() - started < SOON
+
+
+@forks
+def test_closing_ends_a_connection_though_a_child_of_a_fork_has_it_too() -> None:
+    with asking() as (embedding, peer):
+        embedding.embed(["a"], "query")
+        ended = fork.Event()
+        child = fork.Process(target=ended.wait, args=(WAIT,))
+        child.start()
+        embedding.close()
+        assert peer.closed.wait(SOON)
+        ended.set()
+        child.join(WAIT)
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -716,7 +781,7 @@ def test_a_handshake_that_is_not_answered_ends_with_the_timeout() -> None:
 def test_a_url_that_cannot_be_asked_is_refused_and_not_shown(url: Any) -> None:
     code, message = refusal(lambda: HttpEmbedding(url, "m", sandbox=ANYWHERE))
     assert code == "RETRIEVAL_INVALID_INPUT"
-    assert message.startswith("baseUrl: ")
+    assert message.startswith("base_url: ")
     assert SECRET not in message
 
 

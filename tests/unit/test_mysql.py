@@ -45,6 +45,7 @@ def locked(mysql_server: MysqlServer, mysql_database: str, store: MysqlStore) ->
     """The id of a record that another transaction holds."""
     [record] = write(store, {"content": "held"})
     with mysql_server.connection(mysql_database) as rival, rival.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # no lock on the gap beside it
         rival.begin()
         cursor.execute("SELECT * FROM memories WHERE id = %s FOR UPDATE", (record["id"].encode(),))
         yield record["id"]

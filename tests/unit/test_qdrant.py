@@ -29,7 +29,8 @@ from providers.indexes import open_index
 from providers.stores import open_store
 from providers.stores._failures import STORE
 from providers.stores._qdrant_connections import QdrantConnection
-from providers.stores._qdrant_points import MANIFEST_ID, first_id_after, stable_id
+from providers.stores._qdrant_points import MANIFEST_ID, first_id_after
+from providers.stores._stable_id import stable_id
 from providers.stores.qdrant import QdrantStats, QdrantStore
 from tests.conftest import ROOT
 from tests.contract.embedding import WordEmbedding

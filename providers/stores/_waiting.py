@@ -1,14 +1,18 @@
-"""Waiting for a client that cannot be interrupted: a call that has ended leaves its request alone."""
+"""Waiting within a call: for a client that cannot be interrupted, and for locks."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
 
-__all__ = ["awaited"]
+__all__ = ["TIMEOUT", "awaited", "bounded", "held"]
+
+TIMEOUT = 15.0  # seconds that one request to a server may take
+LOCK_PATIENCE = 0.1  # seconds between two looks at a call that waits for a lock
 
 T = TypeVar("T")
 
@@ -37,6 +41,28 @@ def awaited(work: Callable[[], T], call: Call) -> T:
     finally:
         forget()
     return outcome.result()
+
+
+def bounded(call: Call) -> float:
+    """Return how many seconds a request of this call may take."""
+    remaining = call.remaining()
+    return TIMEOUT if remaining is None else min(TIMEOUT, remaining)
+
+
+@contextmanager
+def held(lock: threading.Lock, call: Call) -> Iterator[None]:
+    """Hold a lock, waiting for it as long as the call is wanted.
+
+    Raises:
+        InvocationCancelled, DeadlineExceeded: the call ended while others held it.
+    """
+    while not lock.acquire(timeout=LOCK_PATIENCE):
+        call.check()
+    try:
+        call.check()
+        yield
+    finally:
+        lock.release()
 
 
 def _settle(outcome: Future[T], work: Callable[[], T]) -> None:
