@@ -194,8 +194,12 @@ class MilvusCollection:
     def _open(self, manifest: dict[str, Any]) -> None:
         """Make the collection if it is missing, and hold its manifest against the one given."""
         run = self._connection.run
-        if not run(lambda client, seconds: client.has_collection(self._name, timeout=seconds), NO_CALL):
-            run(self._create, NO_CALL)
+        if not self._exists():
+            try:
+                run(self._create, NO_CALL)
+            except NodeError:
+                if not self._exists():  # or else somebody was faster
+                    raise
         run(lambda client, seconds: client.load_collection(self._name, timeout=seconds), NO_CALL)
         kept = self.rows([MANIFEST_ID], NO_CALL, ["payload"]).get(MANIFEST_ID)
         if kept is None:
@@ -205,6 +209,11 @@ class MilvusCollection:
                 f"Milvus collection {self._name} was made with {kept['payload']}, and is to be opened with "
                 f"{canonical_json(manifest)}: name another collection"
             )
+
+    def _exists(self) -> bool:
+        return self._connection.run(
+            lambda client, seconds: bool(client.has_collection(self._name, timeout=seconds)), NO_CALL
+        )
 
     def _manifest_row(self, manifest: dict[str, Any]) -> Row:
         row: Row = {"id": MANIFEST_ID, "payload": canonical_json(manifest), **filter_digests({})}

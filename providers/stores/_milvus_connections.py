@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from ditto_tasks.contracts.call import Call
@@ -19,10 +18,10 @@ T = TypeVar("T")
 
 
 class MilvusConnection:
-    """Does requests for one store or index, from any thread of the process that opened it.
+    """Does requests for one store or index, from any thread.
 
-    gRPC does not survive a fork: a child is refused, and opens its own. A file belongs to the process that
-    opened it first, in which all stores and indexes share what serves it.
+    A server is asked by a client of each process's own, so a fork shares no connection. A file belongs to the
+    process that opened it first, in which all stores and indexes share what serves it.
 
     Args:
         location: `http://HOST:PORT` or `https://HOST:PORT` of a server, else the path of a file, `.db` at
@@ -36,13 +35,14 @@ class MilvusConnection:
 
     def __init__(self, location: str, failures: Failures, *, token: str = "") -> None:
         self._failures = failures
+        self._token = token
         self._process = os.getpid()
         self._closed = False
         self._file = None if is_server(location) else _shared_file(location)
+        self._location = self._file or location
+        self._clients: dict[int, MilvusClient] = {}  # by process
         try:
-            self._client = MilvusClient(
-                uri=self._file or location, token=token, timeout=TIMEOUT, dedicated=True
-            )
+            self._client(TIMEOUT)
         except MilvusException as error:
             if self._file is None:
                 raise StoreUnavailable(f"Milvus at {location} cannot be reached") from error
@@ -57,8 +57,10 @@ class MilvusConnection:
         call.check()
         if self._closed:
             raise self._failures.is_closed()
-        if os.getpid() != self._process:
-            raise self._failures.is_unavailable("was opened before a fork: open it in the child")
+        if self._file is not None and os.getpid() != self._process:
+            raise self._failures.is_unavailable(
+                "was opened before a fork and is for one process only: open it in the child, or use a server"
+            )
 
     def run(self, work: Callable[[MilvusClient, float], T], call: Call) -> T:
         """Return what `work` makes of the client and the seconds that its one request may take.
@@ -67,8 +69,9 @@ class MilvusConnection:
             NodeError: of the kind of `failures`; names no address and nothing of the request.
         """
         self.check(call)
+        seconds = max(0.001, bounded(call))
         try:
-            return awaited(partial(work, self._client, max(0.001, bounded(call))), call)
+            return awaited(lambda: work(self._client(seconds), seconds), call)
         except MilvusException as error:
             call.check()
             if error.code in _UNREACHABLE:
@@ -77,12 +80,21 @@ class MilvusConnection:
 
     def close(self) -> None:
         """Close what this process opened; closing twice does nothing."""
-        if self._closed or os.getpid() != self._process:
+        if self._closed:
             return
         self._closed = True
-        self._client.close()
-        if self._file is not None:
+        client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+        if self._file is not None and os.getpid() == self._process:
             _leave(self._file)
+
+    def _client(self, seconds: float) -> MilvusClient:
+        process = os.getpid()
+        if process not in self._clients:
+            client = MilvusClient(uri=self._location, token=self._token, timeout=seconds, dedicated=True)
+            self._clients.setdefault(process, client)  # another thread may have been faster
+        return self._clients[process]
 
 
 _UNREACHABLE = (1, 2)  # pymilvus's codes for a call, and for a connection, that was not answered

@@ -17,6 +17,13 @@ from tests.contract.vector_index import (
     VectorIndexContract,
     closed_after,
 )
+from tests.milvus_server import clear, milvus_server
+
+
+@pytest.fixture(scope="module")
+def milvus_address() -> Iterator[str]:
+    with quick_folder() as folder, milvus_server(folder) as address:
+        yield address
 
 
 class TestInMemoryIndex(VectorIndexContract):
@@ -46,6 +53,16 @@ class TestQdrantDirectory(KeptIndexContract):
                 return QdrantIndex(f"{folder}/qdrant", name, manifest)
 
             yield from closed_after(opened)
+
+
+class TestMilvusServer(SharedIndexContract):
+    @pytest.fixture
+    def opened(self, milvus_address: str) -> Iterator[Opened]:
+        def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+            return open_index(f"milvus://{milvus_address}", name=name, manifest=manifest)
+
+        yield from closed_after(opened)
+        clear(milvus_address)
 
 
 class TestMilvusFile(KeptIndexContract):

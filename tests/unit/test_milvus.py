@@ -26,6 +26,7 @@ from tests.conftest import ROOT
 from tests.contract.embedding import WordEmbedding
 from tests.contract.folders import quick_folder
 from tests.contract.memory_store import WAIT
+from tests.milvus_server import milvus_server
 
 
 @pytest.fixture
@@ -231,6 +232,23 @@ def test_a_child_of_a_fork_is_told_to_open_its_own(store: MilvusStore, memory: M
     child.join(WAIT)
     assert child.exitcode == 0
     assert len(memory.query({}).unwrap()["items"]) == 1
+
+
+def test_processes_share_a_server(folder: Path) -> None:
+    with milvus_server(folder) as address, open_store(f"milvus://{address}/notes") as store:
+        memory = Memory(store)
+        written(memory, {"key": "k", "content": "apple"})
+
+        def work() -> None:
+            with open_store(f"milvus://{address}/notes") as own:
+                assert found(Memory(own), "apple") == found(memory, "apple") == ["apple"]
+                written(memory, {"content": "pear"})
+
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join(WAIT)
+        assert child.exitcode == 0
+        assert found(memory, "pear") == ["pear"]
 
 
 def test_a_running_request_ends_with_its_call(store: MilvusStore) -> None:
