@@ -13,6 +13,8 @@ __all__ = ["Store", "open_store"]
 _OPENERS = {  # scheme -> module and its opener; imported when asked for, so that drivers stay optional
     "memory": ("providers.stores.in_memory", "open_in_memory"),
     "sqlite": ("providers.stores.sqlite", "open_sqlite"),
+    "postgresql": ("providers.stores.postgres", "open_postgres"),
+    "postgres": ("providers.stores.postgres", "open_postgres"),
     "mysql": ("providers.stores.mysql", "open_mysql"),
     "mariadb": ("providers.stores.mysql", "open_mysql"),
 }
@@ -37,6 +39,7 @@ def open_store(url: str) -> Store:
 
     `memory://` keeps records in this process and loses them with it. `sqlite:///notes.db` is a file below the
     working directory, `sqlite:////var/lib/notes.db` one with an absolute path.
+    `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database of a server.
     `mysql://user:password@host:port/database` is a database of MySQL or MariaDB,
     `mysql:///database?unix_socket=PATH` one on this machine.
 

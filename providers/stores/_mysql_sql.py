@@ -15,7 +15,7 @@ from typing import Any
 from ditto_tasks.contracts.errors import StoreUnavailable
 from ditto_tasks.contracts.json_value import decode_json
 from providers.stores._mysql_connections import Connection
-from providers.stores._paging import Paging, SortField, SortValue, is_field, order_key
+from providers.stores._paging import Paging, SortField, SortValue, is_sortable, order_key
 from providers.stores._rows import Row
 from providers.stores._stems import encoded
 from providers.stores._text import search_text, words
@@ -224,7 +224,7 @@ def _sort_keys(metadata: Mapping[str, Any]) -> str | None:
     keys = {
         name: order_key(value)[:SORTED_BYTES].hex()
         for name, value in metadata.items()
-        if value is not None and is_field(name)
+        if value is not None and is_sortable(name)
     }
     return json.dumps(keys) if keys else None
 

@@ -18,16 +18,25 @@ from tests.contract.vector_index import (
 class TestInMemoryIndex(VectorIndexContract):
     @pytest.fixture
     def opened(self) -> Iterator[Opened]:
-        def open_index(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+        def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
             return InMemoryIndex(name, manifest)
 
-        yield from closed_after(open_index)
+        yield from closed_after(opened)
 
 
 class TestSqliteIndex(SharedIndexContract):
     @pytest.fixture
     def opened(self, tmp_path: Path) -> Iterator[Opened]:
-        def open_here(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+        def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
             return open_index(f"sqlite:///{tmp_path}/notes.index", name=name, manifest=manifest)
 
-        yield from closed_after(open_here)
+        yield from closed_after(opened)
+
+
+class TestPostgresIndex(SharedIndexContract):
+    @pytest.fixture
+    def opened(self, postgres_url: str) -> Iterator[Opened]:
+        def opened(manifest: IndexManifest = MANIFEST, name: str = "notes") -> VectorIndex:
+            return open_index(postgres_url, name=name, manifest=manifest)
+
+        yield from closed_after(opened)

@@ -28,3 +28,10 @@ class TestMysqlStore(MemoryStoreContract):
     def store(self, mysql_url: str) -> Iterator[Store]:
         with open_store(mysql_url) as store:
             yield store
+
+
+class TestPostgresStore(MemoryStoreContract):
+    @pytest.fixture
+    def store(self, postgres_url: str) -> Iterator[Store]:
+        with open_store(postgres_url) as store:
+            yield store
