@@ -89,6 +89,8 @@ class MysqlServer:
         """Let it neither answer nor refuse."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self._process.pid}/task")
+        wait_until(lambda: all(map(_is_stopped, threads.glob("*/stat"))), what="all its threads stop")
 
     def resume(self) -> None:
         assert self._process is not None
@@ -136,6 +138,10 @@ def mysql_url(mysql_server: MysqlServer, mysql_database: str) -> Iterator[str]:
 
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
+
+
+def _is_stopped(stat: Path) -> bool:
+    return stat.read_text().rpartition(") ")[2].startswith("T")
 
 
 def _user() -> str:

@@ -53,7 +53,7 @@ _live: "weakref.WeakSet[Connections]" = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a database is and who asks; its text names no credential."""
+    """Where a database is and who asks; its text names no credential. Without a user it is the system's."""
 
     database: str
     user: str = field(repr=False)
@@ -74,7 +74,7 @@ class Address:
             options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
             address = cls(
                 database=unquote(parts.path[1:]),
-                user=unquote(parts.username or "root"),
+                user=unquote(parts.username or ""),
                 password=unquote(parts.password or ""),
                 host=parts.hostname or "127.0.0.1",
                 port=parts.port or 3306,
@@ -106,10 +106,11 @@ class Connection(pymysql.connections.Connection):
 
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         """Send a statement and read its answer."""
-        if len(sql) >= self.largest:  # the server would close the connection
+        data = sql.encode(self.encoding, "surrogateescape") if isinstance(sql, str) else sql
+        if len(data) >= self.largest:  # the server would close the connection
             raise MemoryNodeError("INVALID_INPUT", "A value is too large for the memory store")
         try:
-            return super().query(sql, unbuffered)
+            return super().query(data, unbuffered)
         except pymysql.Error:
             raise
         except BaseException:

@@ -228,13 +228,7 @@ class Connections:
         raise self._faults.error(self._faults.unavailable, f"{self._faults.owner} is closed")
 
     def _give_back(self, pool: _Pool, line: Line) -> None:
-        try:
-            if line.info.transaction_status != TransactionStatus.IDLE:
-                line.rollback()
-        except psycopg.Error:  # what broke the transaction may break this, too: closing undoes it as well
-            line.close()
-        if line.closed:
-            return
+        """Keep a connection only if it is as new; closing one in a transaction undoes what that did."""
         if self._closed or line.info.transaction_status != TransactionStatus.IDLE:
             line.close()
         else:

@@ -115,8 +115,8 @@ class MysqlStore:
         items = tuple(item(_row(row)) for row in page)
         if len(rows) <= limit:
             return trusted(MemoryQueryOutput, {"items": items})
-        cursor_ = paging.cursor(sort_values(paging.fields, page[-1][4:]))
-        return trusted(MemoryQueryOutput, {"items": items, "next_cursor": cursor_})
+        last = sort_values(paging.fields, page[-1][4:])
+        return trusted(MemoryQueryOutput, {"items": items, "next_cursor": paging.cursor(last)})
 
     def search(self, request: MemorySearchInput, call: Call = NO_CALL) -> Sequence[MemoryHit]:
         """Return the records that hold one of the query's phrases; none for a blank query.
