@@ -34,6 +34,7 @@ CANCEL_WAIT = 1.0  # seconds that a server gets to end a statement; then its con
 
 SETTINGS = (
     "SET jit = off",  # compiling costs more than our statements
+    "SET random_page_cost = 1.1",  # pages are in memory or on an SSD; 4, the default, is for spinning disks
     "SET hnsw.iterative_scan = strict_order",  # pgvector's: go on until enough rows have passed the filter
     "SET hnsw.ef_search = 100",
 )
