@@ -4,11 +4,10 @@ Stricter than the `json` module, which lets NaN, tuples of anything and non-stri
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import pydantic_core
-from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError, core_schema
 
 __all__ = [
@@ -175,8 +174,21 @@ def _validate_object(value: object) -> Any:
     return _validate(value)
 
 
-JsonValue = Annotated[Any, PlainValidator(_validate)]
+class _CheckedBy:
+    """Annotates a type with a function that checks it; it is written as any JSON, by pydantic's core alone.
+
+    What `PlainValidator` does, without the serializer of Python's that it adds.
+    """
+
+    def __init__(self, function: Callable[[object], Any]) -> None:
+        self._function = function
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._function)
+
+
+JsonValue = Annotated[Any, _CheckedBy(_validate)]
 """Any JSON value, null included; validated strictly and copied."""
 
-JsonObject = Annotated[dict[str, Any], PlainValidator(_validate_object)]
+JsonObject = Annotated[dict[str, Any], _CheckedBy(_validate_object)]
 """A JSON object; validated strictly and copied."""
