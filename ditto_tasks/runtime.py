@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, get_args
@@ -341,7 +341,8 @@ class Runtime:
         return self._wait(self._send_served(node, input, deadline, options), deadline, cancel)
 
     def _run(self, replica: Replica, node: str, input: Any, call: Call) -> NodeResult:
-        return replica.execute(node, input, replace(call, runtime=_BoundRuntime(self, call)))
+        bound = Call(call.execution_id, call.cancel, call.deadline, _BoundRuntime(self, call))
+        return replica.execute(node, input, bound)
 
     def _send_served(self, node: str, input: Any, deadline: float, options: "_Options") -> Invocation:
         """Queue a call if a live worker serves its node: fail now rather than when the time is up."""

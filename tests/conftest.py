@@ -21,6 +21,8 @@ from ditto_tasks.transport.connection import REDIS_ERRORS, connect
 from ditto_tasks.transport.directory import Directory
 from ditto_tasks.transport.keys import Keys
 
+pytest_plugins = ["tests.mysql_server"]
+
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT = 30.0  # seconds; a worker needs one or two, on a busy machine more
 STOP_TIMEOUT = 20.0
@@ -38,7 +40,7 @@ def wait_until(condition: Callable[[], object], timeout: float = START_TIMEOUT, 
         time.sleep(POLL)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -69,7 +71,7 @@ class RedisServer:
             "logfile": "server.log",
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = subprocess.Popen([get_binary_path(), *arguments], preexec_fn=_die_with_parent)
+        self._process = subprocess.Popen([get_binary_path(), *arguments], preexec_fn=die_with_parent)
         wait_until(self._answers, what="the server answers")
 
     def stop(self) -> None:
@@ -128,7 +130,7 @@ class WorkerProcess:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         log.close()
 

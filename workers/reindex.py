@@ -18,10 +18,10 @@ __all__ = ["reindex_worker"]
 def reindex_worker(
     targets: Callable[[], Mapping[str, RecordTarget]], *, concurrency: int | None = None
 ) -> Worker:
-    """Define a worker for REINDEX.PAGE.
+    """Define a worker for REINDEX.PAGE and REINDEX.STATUS.
 
     Args:
-        targets: opens the targets by name, called once a process that runs the worker; closed with it.
+        targets: opens the targets by name, called once a process that runs the worker, and closed with it.
         concurrency: calls that one process runs at once; None: `workers.reindex.concurrency` in a Celery
             worker, no limit in-process.
 
@@ -29,7 +29,11 @@ def reindex_worker(
         InvalidDefinition: the concurrency is out of range.
     """
     return Worker(
-        "REINDEX", {"REINDEX.PAGE": _page}, concurrency=concurrency, resources=targets, dispose=_close
+        "REINDEX",
+        {"REINDEX.PAGE": _page, "REINDEX.STATUS": _status},
+        concurrency=concurrency,
+        resources=targets,
+        dispose=_close,
     )
 
 
@@ -44,8 +48,16 @@ def _page(input: Any, context: WorkerContext) -> dict[str, Any]:
             "RETRIEVAL_TARGET_NOT_FOUND",
             f"there is no target {request.target!r:.80}: there are {', '.join(context.resources)}",
         )
-    call = RetrievalCall.of(context.call, context.config.workers.retrieval.defaults())
-    return target.bring_up(request.ids, call).to_wire()
+    return target.bring_up(request.ids, _call(context)).to_wire()
+
+
+def _status(_: Any, context: WorkerContext) -> dict[str, Any]:
+    call = _call(context)
+    return {"targets": [target.status(name, call).to_wire() for name, target in context.resources.items()]}
+
+
+def _call(context: WorkerContext) -> RetrievalCall:
+    return RetrievalCall.of(context.call, context.config.workers.retrieval.defaults())
 
 
 def _close(targets: Mapping[str, RecordTarget]) -> None:

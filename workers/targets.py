@@ -65,6 +65,6 @@ def _embedding(config: DittoConfig) -> IdentifiedEmbedding:
         endpoint.base_url,
         endpoint.model,
         api_key=endpoint.api_key,
-        sandbox=Sandbox(config.allowed_origins),
+        sandbox=Sandbox(network=config.allow_network),
         dimensions=section.dimensions,
     )

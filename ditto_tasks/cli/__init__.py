@@ -4,8 +4,9 @@ from ditto_tasks.cli.dead import dead
 from ditto_tasks.cli.demo import demo
 from ditto_tasks.cli.errors import Commands
 from ditto_tasks.cli.health import health
+from ditto_tasks.cli.ingest import ingest
 from ditto_tasks.cli.invoke import cancel, invoke, result
-from ditto_tasks.cli.memory import ingest, search
+from ditto_tasks.cli.search import search, targets
 from ditto_tasks.cli.settings import config
 from ditto_tasks.cli.status import status
 from ditto_tasks.cli.up import up
@@ -23,5 +24,19 @@ main = Commands(
         "Begin with `ditto-tasks up` in one terminal and `ditto-tasks ingest docs` in another."
     ),
 )
-for command in (up, worker, invoke, result, cancel, status, health, dead, ingest, search, demo, config):
+for command in (
+    up,
+    worker,
+    invoke,
+    result,
+    cancel,
+    status,
+    health,
+    dead,
+    ingest,
+    search,
+    targets,
+    demo,
+    config,
+):
     main.add_command(command)

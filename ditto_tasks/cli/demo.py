@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import ditto_tasks
-from ditto_tasks.cli.memory import describe_counts, ingest_paths, print_hits
+from ditto_tasks.cli.ingest import describe_counts, ingest_paths
 from ditto_tasks.cli.output import print_result
+from ditto_tasks.cli.search import print_candidates, print_explanation
 from ditto_tasks.cli.status import print_status
 from ditto_tasks.cli.up import started
 from ditto_tasks.config import DittoConfig, find_config, load_config
@@ -28,7 +29,14 @@ __all__ = ["demo"]
 _QUERIES = ("a worker is killed", "how is a call cancelled", "where are the records kept")  # of our docs
 _CALLS = 100  # timed one by one
 _WORDS = 4  # of a passage make a query for texts that are not ours
-_ADDRESSES = ("DITTO_BROKER_URL", "DITTO_RESULT_URL", "DITTO_WORKER_MEMORY_STORE_URL")
+_ADDRESSES = (
+    "DITTO_BROKER_URL",
+    "DITTO_RESULT_URL",
+    "DITTO_WORKER_MEMORY_STORE_URL",
+    "DITTO_WORKER_RETRIEVAL_INDEX_URL",
+    "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL",
+    "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL",
+)
 
 
 @click.command()
@@ -82,7 +90,7 @@ def _show(config: DittoConfig, paths: tuple[Path, ...], base: Path) -> None:
         counts = ingest_paths(runtime, paths, base)
         _step(f"ingested in {time.monotonic() - began:.1f} s: {describe_counts(counts)}")
         for query in _queries(runtime, is_own=len(paths) > 1):
-            print_hits(f"MEMORY.SEARCH {query}", _search(runtime, query).unwrap())
+            _show_search(runtime, query)
         _step("one NodeResult, as `ditto-tasks invoke` prints it")
         print_result(runtime.invoke("MEMORY.QUERY", {"limit": 1}))
         print_status(transport)
@@ -97,8 +105,25 @@ def _queries(runtime: "Runtime", *, is_own: bool) -> tuple[str, ...]:
     return tuple(" ".join(str(item["content"]).strip("# ").split()[:_WORDS]) for item in items)
 
 
-def _search(runtime: "Runtime", query: str) -> NodeResult:
-    return runtime.invoke("MEMORY.SEARCH", {"query": query, "limit": 3})
+def _show_search(runtime: "Runtime", query: str) -> None:
+    """Print the same query by words, by meaning, and by both, with the reasons of the last."""
+    _step(f"\nRETRIEVAL.SEARCH {query}")
+    for strategy in ("keyword", "vector", "hybrid"):
+        output = _search(runtime, query, strategy).unwrap()
+        print_candidates(query, output)
+    print_explanation(output)
+
+
+def _search(runtime: "Runtime", query: str, strategy: str) -> NodeResult:
+    input: dict[str, Any] = {
+        "query": {"content": query},
+        "target": {"name": "memories"},
+        "strategy": strategy,
+        "limit": 3,
+    }
+    if strategy == "hybrid":
+        input["options"] = {"explain": True}
+    return runtime.invoke("RETRIEVAL.SEARCH", input)
 
 
 def _timed(runtime: "Runtime") -> str:

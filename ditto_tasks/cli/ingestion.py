@@ -16,6 +16,9 @@ _RECORDS = 50  # in one call; several workers then share a group
 _RECORD_BYTES = (
     16_384  # a record in an answer, at most: a passage with its metadata in UTF-8 has less than half
 )
+_EMBEDDED = 16  # records in one REINDEX.PAGE: the least that fills a batch; several workers share the rest
+_EMBEDDING_TIME = 600.0  # seconds for the embedding of one group
+_TARGET = "memories"
 _IDS = 5000  # in one MEMORY.DELETE
 _BEYOND = 16  # positions after a document's last that are looked at, and again as long as one is found
 
@@ -24,7 +27,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Counts:
-    """What an ingestion did, in passages; the skipped are files."""
+    """What an ingestion did, in passages; the skipped are files.
+
+    Attributes:
+        embedded: passages whose vectors were made anew.
+        unembedded: those that the model refused; keyword search finds them all the same.
+        is_indexed: False when no worker was there to embed.
+    """
 
     new: int = 0
     changed: int = 0
@@ -32,6 +41,9 @@ class Counts:
     removed: int = 0
     files: int = 0
     skipped: int = 0
+    embedded: int = 0
+    unembedded: int = 0
+    is_indexed: bool = True
 
     def add(self, changes: Changes, documents: Sequence[Document]) -> None:
         """Count one group."""
@@ -47,7 +59,8 @@ def ingest_documents(
 ) -> Counts:
     """Make the records of these documents what their passages are.
 
-    Ends where a call failed, and may be run again. Records of documents that are not among them stay.
+    Ends where a call failed, and may be run again. Records of documents that are not among them stay. Where a
+    worker serves REINDEX.PAGE, the index of vectors is brought up to the records, unchanged ones, too.
 
     Args:
         documents: None for a file that was skipped.
@@ -58,25 +71,30 @@ def ingest_documents(
         DittoError: a call could not be made.
     """
     _require(runtime, "MEMORY.GET", "MEMORY.WRITE", "MEMORY.UPDATE", "MEMORY.DELETE")
-    counts = Counts()
+    counts = Counts(is_indexed="REINDEX.PAGE" in _served(runtime))
     for group, skipped in _groups(documents):
         counts.skipped += skipped
-        changes = compare(
-            [passage for document in group for passage in document.passages], _stored(runtime, group)
-        )
-        _apply(runtime, changes)
+        stored = _stored(runtime, group)
+        changes = compare([passage for document in group for passage in document.passages], stored)
+        written = _apply(runtime, changes)
         counts.add(changes, group)
+        if counts.is_indexed:
+            _index(runtime, [*(record["id"] for record in stored.values()), *written], counts)
         on_progress(sum(len(document.passages) for document in group))
     return counts
 
 
 def _require(runtime: Runtime, *nodes: str) -> None:
-    served = {node for worker in runtime.workers() for node in worker.nodes}
+    served = _served(runtime)
     for node in nodes:
         if node not in served:
             raise NoWorkerAvailable(
                 f"no live worker serves {node}: start one with `ditto-tasks worker memory`"
             )
+
+
+def _served(runtime: Runtime) -> set[str]:
+    return {node for worker in runtime.workers() for node in worker.nodes}
 
 
 def _groups(documents: Iterable[Document | None]) -> Iterator[tuple[list[Document], int]]:
@@ -118,7 +136,8 @@ def _get(runtime: Runtime, keys: Sequence[str]) -> dict[str, JsonObject]:
     return {item["key"]: item for result in runtime.map("MEMORY.GET", inputs) for item in result.unwrap()}
 
 
-def _apply(runtime: Runtime, changes: Changes) -> None:
+def _apply(runtime: Runtime, changes: Changes) -> list[str]:
+    """Delete, update and write; returns the ids of what is new."""
     for ids in _parts(changes.removed, _IDS):
         runtime.invoke("MEMORY.DELETE", {"ids": ids}).unwrap()
     patches = [
@@ -129,9 +148,22 @@ def _apply(runtime: Runtime, changes: Changes) -> None:
         {"key": passage.key, "content": passage.content, "metadata": passage.metadata}
         for passage in changes.new
     ]
-    for node, records in (("MEMORY.UPDATE", patches), ("MEMORY.WRITE", drafts)):
-        for result in runtime.map(node, [{"memories": batch} for batch in _batches(runtime, records)]):
-            result.unwrap()
+    for result in runtime.map("MEMORY.UPDATE", _batched_inputs(runtime, patches)):
+        result.unwrap()
+    written = runtime.map("MEMORY.WRITE", _batched_inputs(runtime, drafts))
+    return [record["id"] for result in written for record in result.unwrap()]
+
+
+def _index(runtime: Runtime, ids: Sequence[str], counts: Counts) -> None:
+    inputs = [{"target": _TARGET, "ids": part} for part in _parts(ids, _EMBEDDED)]
+    for result in runtime.map("REINDEX.PAGE", inputs, timeout=_EMBEDDING_TIME):
+        page = result.unwrap()
+        counts.embedded += page["embedded"]
+        counts.unembedded += len(page["failed"])
+
+
+def _batched_inputs(runtime: Runtime, records: Sequence[JsonObject]) -> list[JsonObject]:
+    return [{"memories": batch} for batch in _batches(runtime, records)]
 
 
 def _batches(runtime: Runtime, records: Sequence[JsonObject]) -> Iterator[list[JsonObject]]:

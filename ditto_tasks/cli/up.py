@@ -156,6 +156,9 @@ def _environ(config: DittoConfig) -> Mapping[str, str]:
         "DITTO_BROKER_URL": config.broker_url or "",
         "DITTO_RESULT_URL": config.result_url or "",
         "DITTO_WORKER_MEMORY_STORE_URL": config.memory_store_url or "",
+        "DITTO_WORKER_RETRIEVAL_INDEX_URL": config.index_url or "",
+        "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL": config.embedding.base_url if config.embedding else "",
+        "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL": config.embedding.model if config.embedding else "",
         "DITTO_RUNTIME_WORKSPACE": str(config.workspace),
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ditto_tasks.contracts.errors import ConfigError
+from ditto_tasks.contracts.origin import exact_origin
 
 __all__ = ["ENVIRONMENT", "EmbeddingEndpoint", "Environment", "find_config", "read_environment"]
 
@@ -18,6 +19,7 @@ INDEX_URL = "DITTO_WORKER_RETRIEVAL_INDEX_URL"
 EMBEDDING_BASE_URL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL"
 EMBEDDING_MODEL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL"
 EMBEDDING_API_KEY = "DITTO_WORKER_RETRIEVAL_EMBEDDING_API_KEY"
+ALLOW_NETWORK = "DITTO_SHARED_SANDBOX_ALLOW_NETWORK"
 RUNTIME_ENV = "DITTO_RUNTIME_ENV"
 RUNTIME_WORKSPACE = "DITTO_RUNTIME_WORKSPACE"
 
@@ -30,6 +32,7 @@ ENVIRONMENT: tuple[str, ...] = (
     EMBEDDING_BASE_URL,
     EMBEDDING_MODEL,
     EMBEDDING_API_KEY,
+    ALLOW_NETWORK,
     RUNTIME_ENV,
     RUNTIME_WORKSPACE,
 )
@@ -74,6 +77,7 @@ class Environment:
     memory_store_url: str | None
     index_url: str | None
     embedding: EmbeddingEndpoint | None
+    allow_network: tuple[str, ...]
     environment: str
     workspace: Path
 
@@ -86,7 +90,7 @@ def find_config(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
-    """Read every variable but DITTO_CONFIG.
+    """Read every variable but DITTO_CONFIG, and the embedding's, which the application asks for itself.
 
     Raises:
         ConfigError: one is malformed, or has a name of former times.
@@ -102,6 +106,7 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         memory_store_url=_store_url(environ, MEMORY_STORE_URL),
         index_url=_store_url(environ, INDEX_URL),
         embedding=_embedding(environ),
+        allow_network=_origins(environ),
         environment=_runtime_env(environ),
         workspace=Path(environ.get(RUNTIME_WORKSPACE) or ".").absolute(),
     )
@@ -140,6 +145,16 @@ def _embedding(environ: Mapping[str, str]) -> EmbeddingEndpoint | None:
         )
         raise ConfigError(f"{missing} is not set, but {given} is: set both, or neither")
     return EmbeddingEndpoint(base_url, model, environ.get(EMBEDDING_API_KEY) or None)
+
+
+def _origins(environ: Mapping[str, str]) -> tuple[str, ...]:
+    entries = [entry.strip() for entry in environ.get(ALLOW_NETWORK, "").split(",")]
+    try:
+        return tuple(entry if entry == "*" else exact_origin(entry) for entry in entries if entry)
+    except ValueError:
+        raise ConfigError(
+            f"{ALLOW_NETWORK} must be a comma list of origins, each as https://HOST or http://HOST:PORT, or *"
+        ) from None
 
 
 def _url(environ: Mapping[str, str], name: str, schemes: tuple[str, ...]) -> str | None:

@@ -45,6 +45,7 @@ def load_config(
         memory_store_url=env.memory_store_url,
         index_url=env.index_url,
         embedding=env.embedding,
+        allow_network=env.allow_network,
         environment=env.environment,
         workspace=env.workspace,
         path=None if path is None else Path(path),

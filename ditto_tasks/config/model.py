@@ -565,6 +565,7 @@ class DittoConfig:
         memory_store_url: the store of a memory worker; None: a SQLite file in the workspace.
         index_url: the vector index of a retrieval worker; None: a SQLite file in the workspace.
         embedding: base URL, model and key of the endpoint that embeds; None: the model of ditto.yaml does.
+        allow_network: origins that providers may reach; `*` stands for all; none: they may reach nothing.
         environment: development, test or production.
         workspace: an absolute folder, the present one by default.
     """
@@ -579,6 +580,7 @@ class DittoConfig:
     memory_store_url: str | None = field(default=None, repr=False)
     index_url: str | None = field(default=None, repr=False)
     embedding: EmbeddingEndpoint | None = field(default=None, repr=False)
+    allow_network: tuple[str, ...] = ()
     environment: str = "development"
     workspace: Path = field(default_factory=Path.cwd)
     path: Path | None = None

@@ -45,14 +45,14 @@ class Cancellation:
     """A token together with the means to set it; may be set from any thread, and more than once."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._is_cancelled = False
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._reason = ""
 
     @property
     def is_cancelled(self) -> bool:
-        return self._event.is_set()
+        return self._is_cancelled
 
     @property
     def reason(self) -> str:
@@ -61,24 +61,29 @@ class Cancellation:
     def cancel(self, reason: str = DEFAULT_REASON) -> None:
         """Set the token; the first reason stands."""
         with self._lock:
-            if self._event.is_set():
+            if self._is_cancelled:
                 return
             self._reason = reason
-            self._event.set()
+            self._is_cancelled = True
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
 
     def raise_if_cancelled(self) -> None:
-        if self._event.is_set():
+        if self._is_cancelled:
             raise InvocationCancelled(self._reason)
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._event.wait(timeout)
+        is_set = threading.Event()  # made here: few calls wait, and it costs more than the rest of a token
+        forget = self.on_cancel(is_set.set)
+        try:
+            return is_set.wait(timeout)
+        finally:
+            forget()
 
     def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
         with self._lock:
-            if not self._event.is_set():
+            if not self._is_cancelled:
                 self._callbacks.append(callback)
                 return lambda: self._forget(callback)
         callback()

@@ -13,7 +13,7 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.node import NodeSpec
-from ditto_tasks.contracts.reindex import ReindexPageInput
+from ditto_tasks.contracts.reindex import ReindexPageInput, ReindexStatusInput
 from ditto_tasks.contracts.retrieval import RetrievalSearchInput
 
 __all__ = ["CAPABILITIES", "NODE_SPECS"]
@@ -43,6 +43,7 @@ _SPECS = (
         invalid_input="RETRIEVAL_INVALID_INPUT",
     ),
     NodeSpec("REINDEX.PAGE", "reindex", ReindexPageInput, _always, "Bring an index up to its records."),
+    NodeSpec("REINDEX.STATUS", "reindex", ReindexStatusInput, _always, "Tell how far indexes are behind."),
 )
 
 NODE_SPECS: Mapping[str, NodeSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})

@@ -6,7 +6,14 @@ from annotated_types import Ge
 
 from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Text
 
-__all__ = ["ReindexFailure", "ReindexPageInput", "ReindexPageOutput"]
+__all__ = [
+    "Drift",
+    "ReindexFailure",
+    "ReindexPageInput",
+    "ReindexPageOutput",
+    "ReindexStatusInput",
+    "TargetStatus",
+]
 
 Count = Annotated[Integer, Ge(0)]
 
@@ -32,3 +39,28 @@ class ReindexPageOutput(Contract):
     unchanged: Count = 0
     removed: Count = 0
     failed: ListOf[ReindexFailure] = ()
+
+
+class ReindexStatusInput(Contract):
+    """What REINDEX.STATUS takes: nothing."""
+
+
+class Drift(Contract):
+    """How far an index is behind: records that it lacks, has in a former state, or has and are gone."""
+
+    missing: Count
+    stale: Count
+    orphaned: Count
+
+
+class TargetStatus(Contract):
+    """One target as REINDEX.STATUS tells of it, after reading store and index whole."""
+
+    name: Text
+    strategies: ListOf[Text]
+    default_strategy: Text
+    records: Count
+    indexed: Count
+    model: Text
+    dimensions: Count
+    drift: Drift

@@ -261,16 +261,17 @@ class EmbeddingProvider(Protocol):
 
 @runtime_checkable
 class IdentifiedEmbedding(EmbeddingProvider, Protocol):
-    """An embedding that says which model it is; an index opened with it holds vectors of no other.
+    """An embedding that says which model it is; an index opened with it holds vectors of no other."""
 
-    Attributes:
-        identity: names model, version and how long texts are treated: two with one identity give the same
-            vectors.
-        dimensions: the length of its vectors.
-    """
+    @property
+    def identity(self) -> str:
+        """Names model, version and how long texts are treated: with one identity, one vector for a text."""
+        ...
 
-    identity: str
-    dimensions: int
+    @property
+    def dimensions(self) -> int | None:
+        """The length of its vectors; None: known once it has made one."""
+        ...
 
 
 class RerankProvider(Protocol):

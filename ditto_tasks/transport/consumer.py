@@ -91,6 +91,7 @@ class StreamConsumer:
         self._line = line = Line(client)
         self._fetch = LineScript(line, client, scripts.FETCH)
         self._end = LineScript(line, client, END)
+        self._begin_read = LineScript(line, client, scripts.BEGIN_READ)
         self._hold = client.register_script(scripts.HOLD)
         self._settle = LineScript(line, client, scripts.SETTLE)
         self._count_all = client.register_script(scripts.COUNT_ALL)
@@ -100,6 +101,8 @@ class StreamConsumer:
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
         self.on_ended: Callable[[], None] | None = None
+        self._last_read_brought = False
+        self._server_knows_begin = False
         self.expects_more = False  # whether calls wait, as far as the last fetch could tell
 
     def read(self, queues: Sequence[str]) -> None:
@@ -143,15 +146,13 @@ class StreamConsumer:
         again, closed, parked, taken = answer
         self._closed = {name.decode() for name in closed}
         entries = self._entries(taken)
-        for entry in entries:
-            if entry.begun is not None:
-                self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
         return Fetched(entries, is_more=parked > 0, again_in=again / 1000 if again else None)
 
-    def read_command(self, block: float) -> list[Any]:
-        """Give the command that waits up to `block` seconds for one message of any stream.
+    def read_commands(self, block: float) -> list[list[Any]]:
+        """Give what waits up to `block` seconds for one message of any stream, to be sent in one go.
 
-        Streams whose limit has no room are left out; their bell tells when it has.
+        Streams whose limit has no room are left out; their bell tells when it has. While messages come, the
+        read is followed by what begins their calls; a worker that has long been idle saves the server that.
         """
         streams = [
             stream
@@ -161,12 +162,31 @@ class StreamConsumer:
         streams += self._bells()
         arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
         arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams]
-        return arguments + [">"] * len(streams)
+        read = arguments + [">"] * len(streams)
+        if not self._last_read_brought or self._begins is None:
+            return [read]
+        if not self._server_knows_begin:
+            self._line.execute("SCRIPT", "LOAD", self._begin_read.text)
+            self._server_knows_begin = True
+        return [read, self._begin_command()]
 
-    def read_reply(self, reply: Any) -> Fetched:
-        """Read what the server answered to `read_command`; a limited call must find its slot first."""
+    def read_reply(self, reply: Any, begun: Any = ()) -> Fetched:
+        """Read what the server answered to `read_commands`; a limited call must find its slot first.
+
+        Args:
+            begun: the second answer; an error when the server, restarted, knows the script no more.
+        """
+        if isinstance(begun, Exception):
+            self._server_knows_begin = False
+            begun = ()  # each call is begun by who runs it
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
-        entries = self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
+        how = {(stream, id): answer for stream, id, answer in begun}
+        entries = self._entries(
+            (stream, *entry, how.get((stream, entry[0])))
+            for stream, entries in by_stream
+            for entry in entries
+        )
+        self._last_read_brought = bool(entries)
         bells = set(self._bells())
         rings = [entry for entry in entries if entry.stream in bells]
         for ring in rings:
@@ -360,8 +380,18 @@ class StreamConsumer:
 
     def _entries(self, answer: Iterable[Any]) -> list[Entry]:
         entries = read_entries(answer)
-        self._held.update(entry.tag for entry in entries)
+        for entry in entries:
+            self._held.add(entry.tag)
+            if entry.begun is not None:
+                self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
         return entries
+
+    def _begin_command(self) -> list[Any]:
+        """Give the command that begins what a read brings beside what is held when it is sent."""
+        streams = [stream for stream in self._streams if stream not in self._limited]
+        held = [" ".join(split_tag(tag)[:2]) for tag in list(self._held)]
+        arguments = [self.group, self.name, self._keys.result(""), self._keys.call(""), self._begins]
+        return [*self._begin_read.command(streams, [*arguments, uuid.uuid4().hex, *held])]
 
     def _settling(self) -> tuple[list[str], list[Any]]:
         """Give keys and arguments that remove what was settled since the last time."""
@@ -429,16 +459,7 @@ class StreamConsumer:
 
     def _run(self, steps: Sequence[_Step]) -> list[Any]:
         """Run scripts in one round trip; returns their answers, an error as the answer of its script."""
-        if len(steps) == 1:  # a pipeline costs more than a single command
-            [(script, keys, arguments)] = steps
-            try:
-                return [script(keys, arguments)]
-            except ResponseError as error:
-                return [error]
-        pipeline = self._client.pipeline(transaction=False)
-        for script, keys, arguments in steps:
-            pipeline.evalsha(script.sha, len(keys), *keys, *arguments)
-        answers = pipeline.execute(raise_on_error=False)
+        answers = self._line.execute_all([script.command(keys, args) for script, keys, args in steps])
         return [
             script(keys, arguments) if isinstance(answer, NoScriptError) else answer
             for (script, keys, arguments), answer in zip(steps, answers, strict=True)

@@ -6,10 +6,11 @@ back.
 """
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from ditto_tasks.transport.connection import RedisClient
 
@@ -37,24 +38,31 @@ class Line:
         Raises:
             redis.RedisError: the server answered with an error, or not at all.
         """
+        [answer] = self.execute_all([command])
+        if isinstance(answer, ResponseError):
+            raise answer
+        return answer
+
+    def execute_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Run commands in one round trip; returns their answers, an error as the answer of its command.
+
+        Raises:
+            redis.RedisError: the server did not answer.
+        """
         connection = self._take()
         try:
-            connection.connect()  # if it is not yet; only this asks a sentinel where to
-            connection.send_command(*command)
-            answer = connection.read_response(disconnect_on_error=False)
+            answers = _asked(connection, commands)
         except TimeoutError:
             connection.disconnect()
             raise
         except (ConnectionError, OSError):
             connection.disconnect()
-            answer = self._again(connection, command)
-        except BaseException as error:
-            if not isinstance(error, Exception):  # in the middle of an answer
-                connection.disconnect()
-            self._put_back(connection)
+            answers = self._again(connection, commands)
+        except BaseException:  # in the middle of an answer
+            connection.disconnect()
             raise
         self._put_back(connection)
-        return answer
+        return answers
 
     def close(self) -> None:
         """Close all connections; what is sent from now on has a connection of its own."""
@@ -76,14 +84,28 @@ class Line:
         if self._is_closed:
             self.close()
 
-    def _again(self, connection: Any, command: tuple[Any, ...]) -> Any:
+    def _again(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
         try:
-            connection.connect()
-            connection.send_command(*command)
-            return connection.read_response()
+            return _asked(connection, commands)
         except BaseException:
             connection.disconnect()
             raise
+
+
+def _asked(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    connection.connect()  # if it is not yet; only this asks a sentinel where to
+    if len(commands) == 1:
+        connection.send_command(*commands[0])
+    else:
+        connection.send_packed_command(connection.pack_commands(commands))
+    return [_answer(connection) for _ in commands]
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response(disconnect_on_error=False)
+    except ResponseError as error:
+        return error
 
 
 class LineScript:
@@ -94,8 +116,12 @@ class LineScript:
         self.text = text
         self.sha: str = client.register_script(text).sha
 
-    def __call__(self, keys: list[Any], args: list[Any]) -> Any:
+    def command(self, keys: Sequence[Any], args: Sequence[Any]) -> tuple[Any, ...]:
+        """Give the command that runs the script on a server that knows it."""
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
+
+    def __call__(self, keys: Sequence[Any], args: Sequence[Any]) -> Any:
         try:
-            return self._line.execute("EVALSHA", self.sha, len(keys), *keys, *args)
+            return self._line.execute(*self.command(keys, args))
         except NoScriptError:
             return self._line.execute("EVAL", self.text, len(keys), *keys, *args)

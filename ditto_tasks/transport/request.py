@@ -1,12 +1,18 @@
 """What Celery's worker holds for each call that it runs: acknowledging, revoking, and a process that died."""
 
+import logging
+from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 from billiard.exceptions import WorkerLostError
+from celery.app.trace import fast_trace_task
 from celery.exceptions import InvalidTaskError
+from celery.signals import task_received
 from celery.worker.request import Request
-from celery.worker.state import revoked, task_ready
+from celery.worker.state import revoked, task_ready, task_reserved
 from celery.worker.strategy import default
+from celery.worker.strategy import logger as celerys_logger
 from kombu.exceptions import ContentDisallowed
 
 from ditto_tasks.transport.connection import REDIS_ERRORS
@@ -14,6 +20,7 @@ from ditto_tasks.transport.streams import NotATask, StreamChannel
 
 __all__ = ["REVOKED", "NodeRequest", "node_strategy"]
 
+Handler = Callable[..., Any]  # of a message: Celery calls it a strategy
 REVOKED = "revoked"  # the reason of such a cancel
 
 
@@ -63,22 +70,103 @@ class NodeRequest(Request):
         return super().on_failure(exc_info, send_failed_event, return_ok)
 
 
-def node_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
-    """Make Celery's handler of a task's messages, which lets only such in as it survives.
+class ShortRequest(NodeRequest):
+    """A request whose message was read already, of a worker in which nobody listens to events."""
+
+    def execute_using_pool(self, pool: Any, **_: Any) -> Any:
+        self.revoked()  # which cancels the call if it is
+        hard, soft = self.time_limits
+        result = pool.apply_async(
+            fast_trace_task,
+            args=(self.type, self.id, self.request_dict, self.body, None, None),
+            accept_callback=self.on_accepted,
+            timeout_callback=self.on_timeout,
+            callback=self.on_success,
+            error_callback=self.on_failure,
+            soft_timeout=soft or self.task.soft_time_limit,
+            timeout=hard or self.task.time_limit,
+            correlation_id=self.id,
+        )
+        self._apply_result = None if result is None else ref(result)
+        return result
+
+    def on_success(self, failed__retval__runtime: Any, **named: Any) -> Any:
+        failed, *_ = failed__retval__runtime
+        if failed or _sends_events(self.eventer):
+            return super().on_success(failed__retval__runtime, **named)
+        task_ready(self)  # not noted as successful: only Celery's own tracer asks for that
+        self.acknowledge()
+        return None
+
+
+def node_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Handler:
+    """Make the handler of a task's messages, which lets only such in as Celery's worker survives.
+
+    Most take a short way past Celery's handler; it has those that are in need of what only it does.
 
     The handler raises:
         NotATask: the message came from a stream and is none of a task.
         InvalidTaskError: it came from elsewhere; Celery's worker refuses it.
     """
     handle = default(task, app, consumer, **options)
+    handle_short = _short_strategy(task, app, consumer)
+    is_short = _chooser(task, app, consumer)
 
     def handle_checked(message: Any, *rest: Any, **named: Any) -> Any:
         if not _is_of_a_task(message):
             from_stream = isinstance(message.channel, StreamChannel)
             raise (NotATask if from_stream else InvalidTaskError)("its body or headers are none of a task")
-        return handle(message, *rest, **named)
+        return (handle_short if is_short(message) else handle)(message, *rest, **named)
 
     return handle_checked
+
+
+def _chooser(task: Any, app: Any, consumer: Any) -> Callable[[Any], bool]:
+    """Make what tells whether a message can take the short way: it, and the worker, use nothing beside it."""
+    eventer = consumer.event_dispatcher
+    tells_all = celerys_logger.isEnabledFor(logging.INFO)
+
+    def is_short(message: Any) -> bool:
+        headers = message.headers
+        return not (
+            tells_all
+            or _sends_events(eventer)
+            or task_received.receivers
+            or headers.get("eta")
+            or headers.get("expires")
+            or headers.get("stamped_headers")
+            or consumer.task_buckets[task.name]  # a rate limit
+            or not isinstance(message.payload, list)  # protocol 1
+        )
+
+    return is_short if app.use_fast_trace_task else lambda message: False
+
+
+def _sends_events(eventer: Any) -> bool:
+    """Tell whether a worker tells of its tasks; it tells of itself all the time."""
+    return bool(eventer and eventer.enabled and (not eventer.groups or "task" in eventer.groups))
+
+
+def _short_strategy(task: Any, app: Any, consumer: Any) -> Handler:
+    def handle(message: Any, _: Any, ack: Any, reject: Any, callbacks: Any) -> None:
+        request = ShortRequest(
+            message,
+            on_ack=ack,
+            on_reject=reject,
+            app=app,
+            hostname=consumer.hostname,
+            eventer=consumer.event_dispatcher,
+            task=task,
+            connection_errors=consumer.connection_errors,
+            body=message.payload,
+            decoded=True,
+        )
+        task_reserved(request)
+        for callback in callbacks or ():
+            callback(request)
+        consumer.on_task_request(request)
+
+    return handle
 
 
 def _is_of_a_task(message: Any) -> bool:

@@ -154,24 +154,30 @@ class StreamChannel(kombu_redis.Channel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._consumer: tuple[int, StreamConsumer | None] = (0, None)
         self._has_backlog = True
         self._read_sent_at = 0.0
         self._queue_of: dict[str, str] = {}
         self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id
         self._again: threading.Timer | None = None  # set while a limit makes us wait
         self._are_queues_known = False
+        self._begins_read = False
         self._reads_streams = False  # what the blocking read at hand waits for
 
     @property
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
-        return _consumer_of_process(
-            _servers[self.ditto_server],
-            self.ditto_prefix,
-            self.ditto_lease,
-            self.ditto_begins,
-            self.ditto_limits,
-        )
+        pid, consumer = self._consumer
+        if consumer is None or pid != os.getpid():
+            consumer = _consumer_of_process(
+                _servers[self.ditto_server],
+                self.ditto_prefix,
+                self.ditto_lease,
+                self.ditto_begins,
+                self.ditto_limits,
+            )
+            self._consumer = os.getpid(), consumer
+        return consumer
 
     def note_runs(self, delivery_tag: str) -> None:
         """Note that a message's call is being run."""
@@ -269,27 +275,30 @@ class StreamChannel(kombu_redis.Channel):
         if self._reader_id is None or self._reader_id[0] is not connection._sock:
             connection.send_command("CLIENT", "ID")
             self._reader_id = (connection._sock, connection.read_response())
+        commands = self.consumer.read_commands(_BLOCK_TIME)
         self._in_poll = connection
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
-        connection.send_command(*self.consumer.read_command(_BLOCK_TIME))
+        self._begins_read = len(commands) > 1
+        connection.send_packed_command(connection.pack_commands(commands))
 
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
         try:
-            reply = self.client.connection.read_response()
+            reply = self._read_answer()
+            begun = self._read_answer() if self._begins_read else ()
         except self.connection_errors:
             self.client.connection.disconnect()
             raise
-        except self.ResponseError as error:
-            if not str(error).startswith("NOGROUP"):
-                raise
-            self.consumer.make_groups()  # the server lost its data
-            reply = None
         finally:
             self._in_poll = None
-        fetched = self.consumer.read_reply(reply)
+        if isinstance(reply, Exception):
+            if not str(reply).startswith("NOGROUP"):
+                raise reply
+            self.consumer.make_groups()  # the server lost its data
+            reply = None
+        fetched = self.consumer.read_reply(reply, begun)
         self.consumer.expects_more = False
         if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
             self._has_backlog = True
@@ -303,6 +312,13 @@ class StreamChannel(kombu_redis.Channel):
         if not self.qos.can_consume():
             self._has_backlog = True  # what comes until a slot is free
         return delivered > 0
+
+    def _read_answer(self) -> Any:
+        """Read one answer of the blocking read's connection; an error as what it is, for another follows."""
+        try:
+            return self.client.connection.read_response()
+        except self.ResponseError as error:
+            return error
 
     def _excess(self, entries: Sequence[Entry]) -> int:
         """Count the entries for which there is no slot: a read of many streams may bring one of each."""
@@ -418,7 +434,7 @@ class StreamPoller(kombu_redis.MultiChannelPoller):
     def handle_event(self, fileno: int, event: int) -> Any:
         if self._woken is None or fileno != self._woken.fileno():
             return super().handle_event(fileno, event)
-        _drain(self._woken)
+        self._transport.answer_bell()
         return True, self
 
 
@@ -432,6 +448,7 @@ class StreamTransport(kombu_redis.Transport):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bell: tuple[socket.socket, socket.socket] | None = None  # a worker's only: others do not wait
+        self._has_rung = False
         self.cycle = StreamPoller(self)
 
     @property
@@ -441,24 +458,35 @@ class StreamTransport(kombu_redis.Transport):
 
     def wake(self) -> None:
         """Let the event loop turn once more; from any thread."""
-        if self._bell is not None:
+        if self._bell is not None and not self._has_rung:
+            self._has_rung = True
             try:
                 self._bell[1].send(b"1")
             except OSError:
                 logger.debug("the event loop is awake already, or closed")
+
+    def answer_bell(self) -> None:
+        """Note that the event loop turns; whoever rings from now on makes it turn once more."""
+        if self._bell is not None:
+            try:
+                self._bell[0].recv(4096)
+            except OSError:
+                logger.debug("woken for nothing")
+        self._has_rung = False  # not before: a ring that was just taken out would count as one to come
 
     def hang_bell(self) -> socket.socket:
         """Make what `wake` rings; returns the end that gets readable."""
         self._bell = socket.socketpair()
         for end in self._bell:
             end.setblocking(False)
+        self._has_rung = False
         return self._bell[0]
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         self.cycle.has_event_loop = True
         super().register_with_event_loop(connection, loop)
         woken = self.hang_bell()
-        loop.add_reader(woken.fileno(), _drain, woken)
+        loop.add_reader(woken.fileno(), self.answer_bell)
 
     def close_connection(self, connection: Any) -> None:
         super().close_connection(connection)
@@ -477,13 +505,6 @@ class SentinelStreamTransport(StreamTransport):
 
     Channel = SentinelStreamChannel
     default_port = SENTINEL_PORT
-
-
-def _drain(woken: socket.socket) -> None:
-    try:
-        woken.recv(4096)
-    except OSError:
-        logger.debug("woken for nothing")
 
 
 def stop_consumers() -> None:

@@ -24,6 +24,7 @@ from ditto_tasks.transport.executions import Executions
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Begun, Ledger
 from ditto_tasks.transport.payloads import OUTPUT_REFERENCE, PAYLOAD_HEADER, PayloadMissing, Payloads
 from ditto_tasks.transport.tags import stream_tag
+from ditto_tasks.transport.tracer import Tracer, short_tracer
 
 __all__ = ["DEADLINE_HEADER", "NodeTask", "TaskServices"]
 
@@ -72,8 +73,18 @@ class NodeTask(Task):
         self.name = node
         self._is_repeatable = is_repeatable
         self._services = services
+        self._trace: Tracer | None = None
         if services.owner:
             task_postrun.connect(self._leave, sender=self, weak=False)
+
+    @property
+    def __trace__(self) -> Tracer | None:
+        """What Celery's worker calls for each message; it sets its own, and gets the short way past it."""
+        return self._trace
+
+    @__trace__.setter
+    def __trace__(self, tracer: Tracer) -> None:
+        self._trace = short_tracer(self, tracer)
 
     def run(self, input: Any = None) -> dict[str, Any]:
         """Run the node for the message at hand.
@@ -83,14 +94,18 @@ class NodeTask(Task):
             celery.exceptions.Reject: the result backend is away; the message goes back into its queue.
         """
         started = time.monotonic()
-        execution_id: str = self.request.id
+        request = self.request
+        execution_id: str = request.id
         if self._services.owner:
             self._services.executions.enter(execution_id)
         with self._services.executions.track(execution_id) as cancel:
-            begun = self._begin(execution_id)
-            call = Call(execution_id, cancel, self._deadline())
+            begun = self._begin(request)
+            call = Call(execution_id, cancel, _deadline(request))
             try:
-                result = self._run(begun, self._whole(input), call)
+                input = self._whole(request, input)
+                result = self._given_up(request, begun, input, call) or self._services.run(
+                    self.name, input, call
+                )
             except PayloadMissing:
                 message = "The input was kept apart, being large, and has expired"
                 result = NodeResult.failure(execution_id, self.name, "PAYLOAD_EXPIRED", message)
@@ -106,10 +121,11 @@ class NodeTask(Task):
     def _leave(self, task_id: str, **_: Any) -> None:
         self._services.executions.leave(task_id)
 
-    def _begin(self, execution_id: str) -> Begun:
-        begun_with_fetch = (self.request.properties or {}).get(BEGUN_PROPERTY)
+    def _begin(self, request: Any) -> Begun:
+        execution_id: str = request.id
+        begun_with_fetch = (request.properties or {}).get(BEGUN_PROPERTY)
         try:
-            begun = Begun(*begun_with_fetch) if begun_with_fetch else self._begin_alone(execution_id)
+            begun = Begun(*begun_with_fetch) if begun_with_fetch else self._begin_alone(request)
         except REDIS_ERRORS as error:
             logger.warning("%s %s cannot begin: %s", execution_id, self.name, type(error).__name__)
             raise Reject(requeue=True) from None
@@ -118,13 +134,12 @@ class NodeTask(Task):
             raise Ignore
         if begun.verdict == "cancelled":
             self._services.executions.cancel(execution_id, begun.reason)
-        self.request.ditto_attempt = begun.attempt
+        request.ditto_attempt = begun.attempt
         return begun
 
-    def _begin_alone(self, execution_id: str) -> Begun:
+    def _begin_alone(self, request: Any) -> Begun:
         """Begin the call once no other process runs it: it was delivered again while it still ran."""
-        owner = self._services.owner
-        tag = stream_tag(self.request)
+        execution_id, owner, tag = request.id, self._services.owner, stream_tag(request)
         begun = self._services.ledger.begin(execution_id, owner, tag)
         while begun.verdict == "held":
             if _is_gone(begun.reason, owner):
@@ -133,22 +148,19 @@ class NodeTask(Task):
             begun = self._services.ledger.begin(execution_id, owner, tag)
         return begun
 
-    def _whole(self, input: Any) -> Any:
+    def _whole(self, request: Any, input: Any) -> Any:
         """Return the input, from where it is kept if it was too large for the message."""
-        if PAYLOAD_HEADER in (self.request.headers or {}):
-            return self._services.payloads.input(self.request.id)
+        if PAYLOAD_HEADER in (request.headers or {}):
+            return self._services.payloads.input(request.id)
         return input
 
-    def _run(self, begun: Begun, input: Any, call: Call) -> NodeResult:
-        return self._given_up(begun, input, call) or self._services.run(self.name, input, call)
-
-    def _given_up(self, begun: Begun, input: Any, call: Call) -> NodeResult | None:
+    def _given_up(self, request: Any, begun: Begun, input: Any, call: Call) -> NodeResult | None:
         """Say how a call ends that must not be run again after its process died; None: it may be."""
         if begun.attempt == 1 or begun.verdict == "cancelled":
             return None
         if begun.attempt > self._services.max_deliveries:
             message = f"Every process that ran the call died, {begun.attempt - 1} times: it was given up"
-            self.request.ditto_dead = encode_dead(DeadCall(call.execution_id, self.name, input, time.time()))
+            request.ditto_dead = encode_dead(DeadCall(call.execution_id, self.name, input, time.time()))
             return NodeResult.failure(call.execution_id, self.name, "WORKER_LOST", message)
         if not self._may_repeat(input):
             message = "The process that ran the call died: it may or may not have taken effect"
@@ -164,14 +176,6 @@ class NodeTask(Task):
             return spec.is_repeatable(spec.input.from_wire(input))
         except ValidationError:
             return True  # it is refused again
-
-    def _deadline(self) -> float | None:
-        """Translate the caller's deadline to this process's monotonic clock."""
-        header = (self.request.headers or {}).get(DEADLINE_HEADER)
-        ends = [float(header)] if header is not None else []
-        if self.request.expires is not None:  # Celery's own
-            ends.append(maybe_iso8601(self.request.expires).timestamp())
-        return time.monotonic() + (min(ends) - time.time()) if ends else None
 
     def _fitting(self, result: NodeResult) -> dict[str, Any]:
         """Give what is stored: the result, or one whose output is kept apart or refused, being too large."""
@@ -190,6 +194,15 @@ class NodeTask(Task):
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
             "raise transport.maxBodyBytes, or set transport.largePayloads to reference",
         ).to_wire()
+
+
+def _deadline(request: Any) -> float | None:
+    """Translate the caller's deadline to this process's monotonic clock."""
+    header = (request.headers or {}).get(DEADLINE_HEADER)
+    ends = [float(header)] if header is not None else []
+    if request.expires is not None:  # Celery's own
+        ends.append(maybe_iso8601(request.expires).timestamp())
+    return time.monotonic() + (min(ends) - time.time()) if ends else None
 
 
 def _is_gone(holder: str, owner: str) -> bool:

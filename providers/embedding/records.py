@@ -9,7 +9,7 @@ from ditto_tasks.contracts.json_value import canonical_json
 from ditto_tasks.contracts.memory import MemoryItem
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, EmbeddingProvider, Purpose, RetrievalCall
 from providers.embedding.batching import validate_vector
-from providers.stores._text import search_text
+from providers.text import search_text
 
 __all__ = ["RECORD_TEXT", "NamedEmbedding", "RecordEmbedding", "record_digest", "record_text"]
 

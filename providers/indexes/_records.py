@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.errors import MemoryNodeError, RetrievalError
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.contracts.memory import MemoryItem
 from providers.stores._paging import checked_filter
-from providers.stores._rows import trusted
 
 __all__ = ["FILTER_FIELDS", "filter_values", "index_filter", "read_record", "record_text"]
 

@@ -31,7 +31,8 @@ def unit_vector(vector: Sequence[float] | npt.NDArray[Any], dimensions: int) -> 
     if largest == 0.0:
         return numbers
     scaled = numbers / largest
-    return scaled / np.linalg.norm(scaled)
+    unit: Vector = scaled / np.linalg.norm(scaled)
+    return unit
 
 
 def checked_entries(entries: Sequence[IndexEntry], dimensions: int) -> list[tuple[IndexEntry, Vector]]:

@@ -1,18 +1,25 @@
 """Bringing the entries of an index up to the records that they stand for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.index import IndexEntry, VectorIndex
-from ditto_tasks.contracts.memory import MemoryGetInput, MemoryItem, MemoryStore
-from ditto_tasks.contracts.reindex import ReindexFailure, ReindexPageOutput
+from ditto_tasks.contracts.memory import (
+    MemoryGetInput,
+    MemoryItem,
+    MemoryQueryInput,
+    MemoryQueryOutput,
+    MemoryStore,
+)
+from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import EmbeddingProvider, RetrievalCall
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import record_digest
 
-__all__ = ["bring_up"]
+__all__ = ["bring_up", "drift"]
 
+_PAGE = 1000  # records read at once
 _REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
 
 
@@ -68,6 +75,36 @@ def bring_up(
         call.check()
         pending = _bring_up_once(store, index, embedding, pending, call, page)
     return page.output(ids)
+
+
+def drift(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> tuple[int, Drift]:
+    """Read store and index whole and compare them; returns the number of records, and how they differ.
+
+    What is written meanwhile may be counted as differing.
+    """
+    records = stale = found = 0
+    for page in _pages(store, call):
+        known = index.digests([record.id for record in page], call)
+        records += len(page)
+        found += len(known)
+        stale += sum(known.get(record.id, digest) != digest for record, digest in _digested(page))
+    orphaned = max(0, index.count(call) - found)
+    return records, Drift(missing=records - found, stale=stale, orphaned=orphaned)
+
+
+def _pages(store: MemoryStore, call: RetrievalCall) -> Iterator[Sequence[MemoryItem]]:
+    request = MemoryQueryInput(limit=_PAGE)
+    while True:
+        call.check()
+        page = MemoryQueryOutput.from_wire(store.query(request, call))
+        yield page.items
+        if page.next_cursor is None:
+            return
+        request = MemoryQueryInput(limit=_PAGE, cursor=page.next_cursor)
+
+
+def _digested(records: Sequence[MemoryItem]) -> Iterator[tuple[MemoryItem, str]]:
+    return ((record, record_digest(record)) for record in records)
 
 
 def _bring_up_once(

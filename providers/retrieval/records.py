@@ -4,11 +4,12 @@ from types import TracebackType
 from typing import Self
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
-from ditto_tasks.contracts.reindex import ReindexPageOutput
+from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
+from providers.embedding.batching import embed_contents
 from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
-from providers.indexes.sync import bring_up
+from providers.indexes.sync import bring_up, drift
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
 from providers.retrieval.hybrid import HybridBranch, HybridSearch
 from providers.retrieval.index import IndexSearch
@@ -18,6 +19,8 @@ from providers.retrieval.vector import VectorSearch
 from providers.stores import Store
 
 __all__ = ["RecordTarget"]
+
+_ANY_TEXT = "text"  # embedded to learn how long a vector is
 
 
 class RecordTarget:
@@ -50,9 +53,13 @@ class RecordTarget:
         Raises:
             IndexMismatch: the index holds another embedding's vectors.
             InvalidDefinition, StoreUnavailable: as `open_index`; the store is left open.
+            RetrievalError: of an embedding that does not say how long its vectors are, and cannot make one.
         """
         records = RecordEmbedding(embedding)
-        manifest = IndexManifest(embedding.identity, embedding.dimensions, records.preprocessing)
+        dimensions = embedding.dimensions
+        if dimensions is None:
+            dimensions = embed_contents(embedding, [_ANY_TEXT], "document").shape[1]
+        manifest = IndexManifest(embedding.identity, dimensions, records.preprocessing)
         return cls(store, open_index(index_url, name=name, manifest=manifest), embedding)
 
     def __enter__(self) -> Self:
@@ -66,6 +73,21 @@ class RecordTarget:
     def bring_up(self, ids: tuple[str, ...], call: RetrievalCall) -> ReindexPageOutput:
         """Make the index's entries of these records what the records are; see `providers.indexes.sync`."""
         return bring_up(self.store, self.index, self._embedding, ids, call)
+
+    def status(self, name: str, call: RetrievalCall) -> TargetStatus:
+        """Tell how store and index stand; reads both whole."""
+        records, difference = drift(self.store, self.index, call)
+        manifest = self.index.manifest
+        return TargetStatus(
+            name=name,
+            strategies=tuple(self.target.providers),
+            default_strategy=self.target.default_strategy,
+            records=records,
+            indexed=self.index.count(call),
+            model=manifest.model,
+            dimensions=manifest.dimensions,
+            drift=difference,
+        )
 
     def close(self) -> None:
         """Close search, index and store; closing twice does nothing."""

@@ -13,6 +13,12 @@ __all__ = ["Store", "open_store"]
 _OPENERS = {  # scheme -> module and its opener; imported when asked for, so that drivers stay optional
     "memory": ("providers.stores.in_memory", "open_in_memory"),
     "sqlite": ("providers.stores.sqlite", "open_sqlite"),
+    "qdrant": ("providers.stores.qdrant", "open_qdrant"),
+    "milvus": ("providers.stores.milvus", "open_milvus"),
+    "mysql": ("providers.stores.mysql", "open_mysql"),
+    "mariadb": ("providers.stores.mysql", "open_mysql"),
+    "postgresql": ("providers.stores.postgres", "open_postgres"),
+    "postgres": ("providers.stores.postgres", "open_postgres"),
 }
 
 
@@ -34,10 +40,14 @@ def open_store(url: str) -> Store:
     """Open the store that a URL names; the caller closes it.
 
     `memory://` keeps records in this process and loses them with it. `sqlite:///notes.db` is a file below the
-    working directory, `sqlite:////var/lib/notes.db` one with an absolute path.
+    working directory, `sqlite:////var/lib/notes.db` one with an absolute path. `qdrant://HOST:PORT/NAME` and
+    `milvus://HOST:PORT/NAME` are collections of a server; with a third slash and a path they are files of one
+    process. `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` is a database of a server.
+    `mysql://user:password@host:port/database` is a database of MySQL or MariaDB,
+    `mysql:///database?unix_socket=PATH` one on this machine.
 
     Raises:
-        InvalidDefinition: no store has this scheme, or the rest is not in its form.
+        InvalidDefinition: no store has this scheme, the rest is not in its form, or its driver is missing.
         StoreUnavailable: the store is known, but cannot be opened.
     """
     scheme, separator, rest = url.partition("://")

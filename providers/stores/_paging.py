@@ -17,7 +17,16 @@ from ditto_tasks.contracts.errors import MemoryNodeError
 from ditto_tasks.contracts.json_value import canonical_json, decode_json, encode_json
 from ditto_tasks.contracts.memory import MemoryOrder, MemoryQueryInput
 
-__all__ = ["BY_ID", "COLUMNS", "Paging", "SortField", "SortValue", "checked_filter", "order_key"]
+__all__ = [
+    "BY_ID",
+    "COLUMNS",
+    "Paging",
+    "SortField",
+    "SortValue",
+    "checked_filter",
+    "is_sortable",
+    "order_key",
+]
 
 COLUMNS = ("id", "key")  # what an order may name beside fields of the metadata
 FILTER_FIELDS = ("key", "namespace", "kind")
@@ -98,6 +107,11 @@ def checked_filter(filter: Mapping[str, Any] | None) -> dict[str, str]:
     return dict(filter or {})
 
 
+def is_sortable(field: str) -> bool:
+    """Tell whether a field of metadata may be named in an order."""
+    return _FIELD.match(field) is not None
+
+
 def order_key(value: Any) -> bytes:
     """Return bytes that sort as the JSON value does; None stands for a missing one, too."""
     if value is None:
@@ -121,7 +135,7 @@ def _number_key(value: float) -> bytes:
 def _sort_fields(order_by: Sequence[MemoryOrder]) -> tuple[SortField, ...]:
     fields: list[SortField] = []
     for order in order_by:
-        if not _FIELD.match(order.field):
+        if not is_sortable(order.field):
             raise _invalid(
                 f"orderBy: {order.field!r:.80} is not a field name: use letters, digits, '_' and '-'"
             )

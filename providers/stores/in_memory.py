@@ -37,7 +37,7 @@ from providers.stores._rows import (
     patched,
     refuse_repeated,
 )
-from providers.stores._text import contains_literally, literal, phrases, search_text, words
+from providers.text import contains_literally, literal, phrases, search_text, words
 
 __all__ = ["InMemoryStore", "open_in_memory"]
 

@@ -57,7 +57,7 @@ from providers.stores._sqlite_sql import (
     register_functions,
     selecting,
 )
-from providers.stores._text import contains_literally, index_text, literal, phrases, search_text
+from providers.text import contains_literally, index_text, literal, phrases, search_text
 
 __all__ = ["SqliteStore", "open_sqlite"]
 

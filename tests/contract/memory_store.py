@@ -1,7 +1,8 @@
 """What stores of ours must do; a store's test class inherits what it promises, and gives the fixture `store`.
 
-`MemoryStoreContract` is every store's; `SortedListingContract` is for those that list in other orders than by
-id, `KeywordSearchContract` for those that find words.
+`MemoryStoreContract` is every store's; `RandomIdContract` is for those whose ids do not follow from keys,
+`SortedListingContract` for those that list in other orders than by id, `KeywordSearchContract` for those that
+find words.
 """
 
 import base64
@@ -96,7 +97,7 @@ class MemoryStoreContract:
     def test_a_written_record_is_read_by_id_and_by_key(self, memory: Memory) -> None:
         draft = {"key": "k", "content": {"text": "hi", "n": [1, 2.5, None, True]}, "metadata": {"a": 1}}
         [written] = memory.write({"memories": [draft]}).unwrap()
-        assert uuid.UUID(written["id"]).version == 4
+        assert str(uuid.UUID(written["id"])) == written["id"]
         assert written == {"id": written["id"], **draft}
         assert memory.get({"ids": [written["id"]]}).unwrap() == [written]
         assert memory.get({"keys": ["k"]}).unwrap() == [written]
@@ -192,7 +193,12 @@ class MemoryStoreContract:
         [first] = _write(memory, {"key": "k", "content": 1})
         memory.delete({"ids": [first["id"]]}).unwrap()
         [second] = _write(memory, {"key": "k", "content": 2})
-        assert second["id"] != first["id"]
+        assert memory.get({"keys": ["k"]}).unwrap() == [second]
+
+    def test_the_id_of_a_record_without_a_key_is_random(self, memory: Memory) -> None:
+        [first, second] = _write(memory, {"content": 1}, {"content": 1})
+        assert uuid.UUID(first["id"]).version == uuid.UUID(second["id"]).version == 4
+        assert first["id"] != second["id"]
 
     def test_one_of_many_writers_of_a_key_wins(self, memory: Memory) -> None:  # M19
         start = threading.Barrier(WRITERS)
@@ -370,6 +376,19 @@ class MemoryStoreContract:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(64)))
         assert len(memory.query({}).unwrap()["items"]) == 32
+
+
+class RandomIdContract:
+    @pytest.fixture
+    def memory(self, store: Store) -> Memory:
+        return Memory(store)
+
+    def test_an_id_says_nothing_of_the_key_and_never_comes_again(self, memory: Memory) -> None:
+        [first] = _write(memory, {"key": "k", "content": 1})
+        assert uuid.UUID(first["id"]).version == 4
+        memory.delete({"ids": [first["id"]]}).unwrap()
+        [second] = _write(memory, {"key": "k", "content": 2})
+        assert second["id"] != first["id"]
 
 
 class SortedListingContract:

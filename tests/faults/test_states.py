@@ -147,10 +147,11 @@ class CallStates(RuleBasedStateMachine):
     def fetch(self, data: st.DataObject, count: int, how: str) -> None:
         process = self._any(data)
         if how == "blocking":
-            command = process.consumer.read_command(0)
-            at = command.index("BLOCK")
-            del command[at : at + 2]  # what is there at once; servers round short waits up
-            self._got(process, process.consumer.read_reply(self.client.execute_command(*command)).entries)
+            read, *begin = process.consumer.read_commands(0)
+            at = read.index("BLOCK")
+            del read[at : at + 2]  # what is there at once; servers round short waits up
+            reply, *begun = [self.client.execute_command(*command) for command in (read, *begin)]
+            self._got(process, process.consumer.read_reply(reply, *begun).entries)
             return
         entries = process.consumer.fetch(count).entries
         if how == "at once":

@@ -402,6 +402,22 @@ class TestEnvironment:
 
         assert (config.broker_url, config.result_url) == (url, None)
 
+    def test_origins_that_may_be_reached_are_a_list_in_one_spelling(self) -> None:
+        listed = " https://API.example.com:443/ ,http://[::0001]:8080,, * "
+
+        config = load_config(None, {"DITTO_SHARED_SANDBOX_ALLOW_NETWORK": listed})
+
+        assert config.allow_network == ("https://api.example.com", "http://[::1]:8080", "*")
+
+    @pytest.mark.parametrize(
+        "listed", [SECRET, f"https://u:{SECRET}@h", f"https://h/{SECRET}", f"*,{SECRET}"]
+    )
+    def test_what_is_no_origin_is_refused_and_not_shown(self, listed: str) -> None:
+        refusal = environment_refusal(DITTO_SHARED_SANDBOX_ALLOW_NETWORK=listed)
+
+        assert refusal.startswith("DITTO_SHARED_SANDBOX_ALLOW_NETWORK must be a comma list of origins")
+        assert SECRET not in refusal
+
     def test_empty_variables_count_as_not_set(self) -> None:
         assert load_config(None, dict.fromkeys(ENVIRONMENT, "")) == load_config(None, {})
 

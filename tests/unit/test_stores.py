@@ -11,9 +11,9 @@ import pytest
 from ditto_tasks.contracts.errors import InvalidDefinition, StoreUnavailable
 from providers.stores import open_store
 from providers.stores._paging import order_key
-from providers.stores._text import index_text, phrases, search_text, words
 from providers.stores.in_memory import InMemoryStore
 from providers.stores.sqlite import SqliteStore
+from providers.text import index_text, phrases, search_text, words
 
 
 def test_memory_urls_open_a_store_in_memory() -> None:

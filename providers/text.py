@@ -1,4 +1,4 @@
-"""What a search reads of a record, and how text becomes words; for stores with a search of their own.
+"""What a search reads of a record, and how text becomes words; for whatever searches or embeds records.
 
 A word is a run of letters and digits, folded; each Chinese, Japanese or Korean character is a word by itself,
 so that any part of such text is found as a phrase.

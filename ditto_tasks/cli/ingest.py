@@ -1,16 +1,15 @@
-"""`ditto-tasks ingest` and `search`: files into memory, and found again."""
+"""`ditto-tasks ingest`: files into memory, and into the index of vectors."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ditto_tasks.cli.invoke import connected
-from ditto_tasks.cli.options import as_json, config_file, timeout
-from ditto_tasks.cli.output import print_json, print_table
-from ditto_tasks.contracts.base import MAX_LIMIT
+from ditto_tasks.cli.options import as_json, config_file
+from ditto_tasks.cli.output import print_json
 from ditto_tasks.contracts.errors import InvalidPayload
 from ditto_tasks.ingest import Document, read_documents
 
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from ditto_tasks.cli.ingestion import Counts
     from ditto_tasks.runtime import Runtime
 
-__all__ = ["ingest", "ingest_paths", "print_hits", "search"]
-
-_SHOWN = 160  # characters of a hit in a table
+__all__ = ["describe_counts", "ingest", "ingest_paths"]
 
 
 @click.command()
@@ -45,30 +42,6 @@ def ingest(paths: tuple[Path, ...], is_json: bool, config_path: Path | None) -> 
         click.echo(describe_counts(counts))
 
 
-@click.command()
-@click.argument("query")
-@click.option("--limit", type=click.IntRange(1, MAX_LIMIT), help="Most hits; by default the worker's limit.")
-@timeout
-@as_json
-@config_file
-def search(
-    query: str, limit: int | None, timeout: float | None, is_json: bool, config_path: Path | None
-) -> None:
-    """Find records by relevance.
-
-    \b
-    Example:
-      ditto-tasks search "how is a call cancelled" --limit 3
-    """
-    with connected(config_path) as runtime:
-        input = {"query": query} | ({} if limit is None else {"limit": limit})
-        hits = runtime.invoke("MEMORY.SEARCH", input, timeout=timeout).unwrap()
-    if is_json:
-        print_json(hits)
-    else:
-        print_hits(query, hits)
-
-
 def ingest_paths(runtime: "Runtime", paths: tuple[Path, ...], base: Path) -> "Counts":
     """Ingest files and folders, with a progress bar on standard error where that is a terminal.
 
@@ -91,17 +64,14 @@ def ingest_paths(runtime: "Runtime", paths: tuple[Path, ...], base: Path) -> "Co
 
 def describe_counts(counts: "Counts") -> str:
     """Say in a line what an ingestion did."""
-    return (
+    kept = (
         f"{counts.new} new, {counts.changed} changed, {counts.unchanged} unchanged, "
         f"{counts.removed} removed, from {counts.files} files ({counts.skipped} skipped)"
     )
-
-
-def print_hits(title: str, hits: list[Any]) -> None:
-    """Print hits as a table."""
-    print_table(title, ("score", "where", "text"), [_row(hit) for hit in hits])
-    if not hits:
-        click.echo("nothing found")
+    if not counts.is_indexed:
+        return f"{kept}; none embedded: no live worker serves REINDEX.PAGE (`ditto-tasks worker reindex`)"
+    refused = f", {counts.unembedded} refused by the model" if counts.unembedded else ""
+    return f"{kept}; {counts.embedded} embedded{refused}"
 
 
 def _read(path: Path, base: Path) -> Iterator[Document | None]:
@@ -112,15 +82,3 @@ def _read(path: Path, base: Path) -> Iterator[Document | None]:
         raise InvalidPayload(
             f"{error.filename or path} cannot be read ({error.strerror}): name a file or a folder that can"
         ) from None
-
-
-def _row(hit: Any) -> tuple[str, str, str]:
-    memory = hit["memory"]
-    metadata = memory.get("metadata") or {}
-    where = metadata.get("path") or memory.get("key") or memory["id"]
-    if metadata.get("heading"):
-        where += f"\n{metadata['heading']}"
-    content = memory["content"] if isinstance(memory["content"], str) else str(memory["content"])
-    text = " ".join(content.split())
-    score = f"{hit['score']:.3g}" if "score" in hit else ""
-    return score, where, text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,0 +1,117 @@
+"""Points of Qdrant: their ids, the payload that carries a record, and filters on it.
+
+The payload is the record in its wire form. What a payload cannot carry, or is not filtered by as records are,
+stands beside it under `ditto`, where needed: the record as exact text, and which fields hold a list.
+"""
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from ditto_tasks.contracts.json_value import NotJson, decode_json
+from ditto_tasks.contracts.memory import MemoryItem
+from providers.stores._qdrant_driver import models
+from providers.stores._rows import json_text
+from providers.stores._stable_id import is_record_id
+
+__all__ = [
+    "FILTER_PATHS",
+    "MANIFEST_ID",
+    "first_id_after",
+    "is_point_id",
+    "matching",
+    "payload_of",
+    "record_of",
+]
+
+MANIFEST_ID = "00000000-0000-5000-8000-000000000001"
+FILTER_PATHS = {"key": "key", "namespace": "metadata.namespace", "kind": "metadata.kind"}
+
+_ASIDE = "ditto"
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # integers that a payload holds
+
+
+def is_point_id(id: str) -> bool:
+    """Tell whether a record can have this id: a UUID in lower case, not the manifest's."""
+    return is_record_id(id) and id != MANIFEST_ID
+
+
+def first_id_after(text: str) -> str | None:
+    """Return the least UUID that sorts after a text; None when there is none."""
+    low, high = 0, 1 << 128
+    while low < high:
+        middle = (low + high) // 2
+        if str(uuid.UUID(int=middle)) > text:
+            high = middle
+        else:
+            low = middle + 1
+    return None if low == 1 << 128 else str(uuid.UUID(int=low))
+
+
+def payload_of(record: MemoryItem) -> dict[str, Any]:
+    """Make the payload of a record."""
+    wire = record.to_wire()
+    aside: dict[str, Any] = {}
+    if _is_inexact(wire):
+        aside["exact"] = json_text(wire)
+        wire = _rounded(wire)
+    lists = [field for field in ("namespace", "kind") if isinstance((record.metadata or {}).get(field), list)]
+    if lists:
+        aside["lists"] = lists
+    return {**wire, _ASIDE: aside} if aside else wire
+
+
+def record_of(payload: Mapping[str, Any] | None) -> MemoryItem:
+    """Read the record of a payload.
+
+    Raises:
+        ValueError: the payload holds none.
+    """
+    exact = ((payload or {}).get(_ASIDE) or {}).get("exact")
+    try:
+        return MemoryItem.from_wire(dict(payload or {}) if exact is None else decode_json(exact))
+    except (ValidationError, NotJson) as error:
+        raise ValueError("a payload that holds no record") from error
+
+
+def matching(filter: Mapping[str, str]) -> models.Filter:
+    """Make the condition of a checked filter; it never holds for the manifest.
+
+    A condition on a list holds when one of its items matches: records whose field is a list are left out.
+    """
+    return models.Filter(
+        must=[_equal(FILTER_PATHS[field], value) for field, value in filter.items()],
+        must_not=[
+            models.HasIdCondition(has_id=[MANIFEST_ID]),
+            *(_equal(f"{_ASIDE}.lists", field) for field in filter if field != "key"),
+        ],
+    )
+
+
+def _equal(path: str, value: str) -> models.FieldCondition:
+    return models.FieldCondition(key=path, match=models.MatchValue(value=value))
+
+
+def _is_inexact(value: Any) -> bool:
+    """Tell whether a number in it may be another one after a server has read and written it."""
+    if isinstance(value, dict):
+        return any(map(_is_inexact, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_inexact, value))
+    return isinstance(value, float) or (isinstance(value, int) and not _SMALLEST <= value <= _LARGEST)
+
+
+def _rounded(value: Any) -> Any:
+    """Copy with integers beyond the range as doubles, beyond those as text."""
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+        try:
+            return float(value)
+        except OverflowError:
+            return str(value)
+    return value

@@ -1,0 +1,243 @@
+"""A store in a MySQL or MariaDB database, with the server's full-text search.
+
+A batch is there whole or not at all; how safe an answered write is, is the server's setting
+(`innodb_flush_log_at_trx_commit`).
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ditto_tasks.contracts.base import trusted
+from ditto_tasks.contracts.call import NO_CALL, Call
+from ditto_tasks.contracts.errors import MemoryNodeError
+from ditto_tasks.contracts.json_value import decode_json
+from ditto_tasks.contracts.memory import (
+    DEFAULT_QUERY_LIMIT,
+    DEFAULT_SEARCH_LIMIT,
+    MemoryDeleteInput,
+    MemoryDeleteOutput,
+    MemoryGetInput,
+    MemoryHit,
+    MemoryItem,
+    MemoryQueryInput,
+    MemoryQueryOutput,
+    MemorySearchInput,
+    MemoryUpdateInput,
+    MemoryWriteInput,
+)
+from providers.stores._mysql_connections import Address, Connections, Cursor
+from providers.stores._mysql_sql import (
+    INSERT,
+    UPDATE,
+    columns,
+    create_schema,
+    deleting,
+    listing,
+    locking,
+    match_expression,
+    place,
+    ranking,
+    selecting,
+    sort_values,
+)
+from providers.stores._paging import BY_ID, Paging, checked_filter
+from providers.stores._rows import (
+    Row,
+    checked_query,
+    checked_reuse,
+    created,
+    item,
+    json_text,
+    metadata_text,
+    patched,
+    refuse_repeated,
+)
+from providers.text import contains_literally, literal, phrases
+
+__all__ = ["MysqlStore", "open_mysql"]
+
+CHUNK = 500  # records a statement; after each the call may stop
+
+T = TypeVar("T")
+
+
+class MysqlStore:
+    """Keeps records in the table `memories`; opens connections as threads need them, and closes them itself.
+
+    Args:
+        address: of the database; the table is created if missing.
+
+    Raises:
+        StoreUnavailable: the database cannot be opened, or its table is of a newer version or another
+            program.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._connections = Connections(address, setup=create_schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of this process and refuse further calls; closing twice does nothing."""
+        self._connections.close()
+
+    def get(self, request: MemoryGetInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
+        """Return the records with these ids or keys."""
+        rows: dict[str, Row] = {}
+        with self._connections.use(call) as connection, connection.cursor() as cursor:
+            for field, values in (("id", request.ids), ("key", request.keys)):
+                for chunk in _chunks(values or (), call):
+                    cursor.execute(selecting(field, len(chunk)), [place(field, value) for value in chunk])
+                    rows.update((row.id, row) for row, _ in map(_numbered, cursor.fetchall()))
+        return [item(row) for row in rows.values()]
+
+    def query(self, request: MemoryQueryInput, call: Call = NO_CALL) -> MemoryQueryOutput:
+        """Return one page; the order of values is `_paging`'s.
+
+        Of a value it sees the first 500 bytes, of a key the first 250 characters.
+        By id, a page costs the same wherever it is; any other order reads all records that the filter leaves.
+        """
+        paging = Paging.of(request)
+        limit = request.limit or DEFAULT_QUERY_LIMIT
+        statement, values = listing(paging)
+        with self._connections.use(call) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, [*values, limit + 1])
+            rows = cursor.fetchall()
+        page = rows[:limit]
+        items = tuple(item(_row(row)) for row in page)
+        if len(rows) <= limit:
+            return trusted(MemoryQueryOutput, {"items": items})
+        last = sort_values(paging.fields, page[-1][4:])
+        return trusted(MemoryQueryOutput, {"items": items, "next_cursor": paging.cursor(last)})
+
+    def search(self, request: MemorySearchInput, call: Call = NO_CALL) -> Sequence[MemoryHit]:
+        """Return the records that hold one of the query's phrases; none for a blank query.
+
+        The best come first, in the server's judgement: rare words, and those that a record repeats, count.
+        Words are compared by their English stem. Of equal scores, the older record is first. A query without
+        words is looked for literally, which reads every record, and found in the order of ids with the
+        score 1.
+        """
+        query = checked_query(request)
+        filter = checked_filter(request.filter)
+        limit = request.limit or DEFAULT_SEARCH_LIMIT
+        wanted = phrases(query)
+        if not wanted:
+            return self._literal(literal(query), filter, limit, call)
+        statement, values = ranking(filter)
+        expression = match_expression(wanted)
+        with self._connections.use(call) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, [expression, expression, *values, limit])
+            return [_hit(row, row[4]) for row in cursor.fetchall()]
+
+    def write(self, request: MemoryWriteInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
+        """Create the records, all or none; absent metadata differs from an empty object."""
+        call.check()
+        drafts = request.memories
+        refuse_repeated(drafts)
+        rows = [
+            Row(str(uuid.uuid4()), draft.key, json_text(draft.content), metadata_text(draft.metadata))
+            for draft in drafts
+        ]
+        keys = [draft.key for draft in drafts if draft.key is not None]
+        values = [columns(None, row) for row in rows]
+
+        def work(cursor: Cursor) -> list[MemoryItem]:
+            existing = {row.key: row for row, _ in _rows(cursor, selecting, "key", keys, call)}
+            written = [
+                created(row.id, draft) if row.key not in existing else checked_reuse(existing[row.key], draft)
+                for row, draft in zip(rows, drafts, strict=True)
+            ]
+            fresh = [value for value, row in zip(values, rows, strict=True) if row.key not in existing]
+            for chunk in _chunks(fresh, call):
+                cursor.executemany(INSERT, chunk)
+            return written
+
+        return self._connections.transact(call, work)
+
+    def update(self, request: MemoryUpdateInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
+        """Change the records, all or none."""
+        patches = request.memories
+        ids = [patch.id for patch in patches]
+
+        def work(cursor: Cursor) -> list[MemoryItem]:
+            numbered = {row.id: (number, row) for row, number in _rows(cursor, locking, "id", ids, call)}
+            for id in ids:
+                if id not in numbered:
+                    raise MemoryNodeError("NOT_FOUND", f"there is no record {id!r:.80}")
+            changed = [(numbered[patch.id][0], patched(numbered[patch.id][1], patch)) for patch in patches]
+            for chunk in _chunks(changed, call):
+                cursor.executemany(UPDATE, [columns(number, row) for number, row in chunk])
+            return [item(row) for _, row in changed]
+
+        return self._connections.transact(call, work)
+
+    def delete(self, request: MemoryDeleteInput, call: Call = NO_CALL) -> MemoryDeleteOutput:
+        """Remove the records and return the ids that were there, in the order asked."""
+        ids = list(dict.fromkeys(request.ids))
+
+        def work(cursor: Cursor) -> MemoryDeleteOutput:
+            numbers = {row.id: number for row, number in _rows(cursor, locking, "id", ids, call)}
+            for chunk in _chunks(list(numbers.values()), call):
+                cursor.execute(deleting(len(chunk)), chunk)
+            return trusted(MemoryDeleteOutput, {"deleted": tuple(id for id in ids if id in numbers)})
+
+        return self._connections.transact(call, work)
+
+    def _literal(self, needle: str, filter: dict[str, str], limit: int, call: Call) -> list[MemoryHit]:
+        hits: list[MemoryHit] = []
+        after: tuple[str] | None = None
+        with self._connections.use(call) as connection, connection.cursor() as cursor:
+            while needle and len(hits) < limit:
+                call.check()
+                statement, values = listing(Paging(filter, BY_ID, after))
+                cursor.execute(statement, [*values, CHUNK])
+                rows = cursor.fetchall()
+                found = (row for row in rows if contains_literally(decode_json(row[2]), needle))
+                hits.extend(_hit(row, 1.0) for row in found)
+                if len(rows) < CHUNK:
+                    break
+                after = (rows[-1][0].decode(),)
+        return hits[:limit]
+
+
+def open_mysql(rest: str) -> MysqlStore:
+    """Open the store of `mysql://user:password@host:port/database`; `Address` has the details."""
+    return MysqlStore(Address.parse(rest))
+
+
+def _rows(
+    cursor: Cursor, statement: Any, field: str, values: Sequence[str], call: Call
+) -> Iterator[tuple[Row, int]]:
+    """Give the rows with these ids or keys, each with its number."""
+    for chunk in _chunks(values, call):
+        cursor.execute(statement(field, len(chunk)), [place(field, value) for value in chunk])
+        yield from map(_numbered, cursor.fetchall())
+
+
+def _chunks(values: Sequence[T], call: Call) -> Iterator[Sequence[T]]:
+    """Split into parts of at most `CHUNK`; ends the call between two of them if it is to end."""
+    for start in range(0, len(values), CHUNK):
+        if start:
+            call.check()
+        yield values[start : start + CHUNK]
+
+
+def _numbered(row: Sequence[Any]) -> tuple[Row, int]:
+    return _row(row), row[4]
+
+
+def _row(row: Sequence[Any]) -> Row:
+    return Row(row[0].decode(), *row[1:4])
+
+
+def _hit(row: Sequence[Any], score: float) -> MemoryHit:
+    return trusted(MemoryHit, {"memory": item(_row(row)), "score": score})
