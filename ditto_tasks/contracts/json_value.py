@@ -56,6 +56,7 @@ def _schema() -> core_schema.CoreSchema:
 _VALIDATOR = pydantic_core.SchemaValidator(_schema())
 _REFUSED = object()
 _CONTAINERS = (dict, list)
+_CONTAINER_TYPES = frozenset(_CONTAINERS)
 
 
 def strict_json(value: object) -> Any:
@@ -70,7 +71,7 @@ def strict_json(value: object) -> Any:
         copy = _VALIDATOR.validate_python(value)
     except pydantic_core.ValidationError:
         copy = _REFUSED
-    if copy is not _REFUSED and _is_shallow(copy):
+    if copy is not _REFUSED and (_is_flat(copy) or _is_shallow(copy)):
         return copy
     raise NotJson(next(_faults(value, "", 0), "the value has no JSON form"))
 
@@ -107,6 +108,13 @@ def shown(value: object, width: int) -> str:
         return repr(value)[:width]
     except Exception:  # a huge integer, or a `__repr__` of its own
         return f"a {type(value).__name__}"
+
+
+def _is_flat(value: Any) -> bool:
+    """Tell whether a copy holds no container within another: most do not, and need no walk."""
+    if not isinstance(value, _CONTAINERS):
+        return True
+    return _CONTAINER_TYPES.isdisjoint(map(type, value.values() if isinstance(value, dict) else value))
 
 
 def _is_shallow(value: object) -> bool:
