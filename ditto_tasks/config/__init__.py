@@ -5,10 +5,19 @@ Nothing is read on import. Durations are seconds here, whatever unit the file ha
 
 from ditto_tasks.config.environment import ENVIRONMENT, find_config
 from ditto_tasks.config.loader import load_config
-from ditto_tasks.config.model import DittoConfig, MemoryWorker, Runtime, Schedule, Transport, WorkerSection
+from ditto_tasks.config.model import (
+    REINDEX_TASK,
+    DittoConfig,
+    MemoryWorker,
+    Runtime,
+    Schedule,
+    Transport,
+    WorkerSection,
+)
 
 __all__ = [
     "ENVIRONMENT",
+    "REINDEX_TASK",
     "DittoConfig",
     "MemoryWorker",
     "Runtime",

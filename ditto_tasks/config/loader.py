@@ -139,5 +139,7 @@ _SELF_EXPLAINING = frozenset(
         "rhythm",
         "input",
         "repeated_name",
+        "reindex",
+        "remembered",
     }
 )  # errors of our own validators, whose messages hold the remedy

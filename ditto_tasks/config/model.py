@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from ditto_tasks.clock import Cron, Every, Rule
 from ditto_tasks.config.environment import EmbeddingEndpoint
 from ditto_tasks.contracts.base import (
     MAX_LIMIT,
@@ -44,6 +45,7 @@ from ditto_tasks.contracts.retrieval import RetrievalDefaults
 
 __all__ = [
     "MAX_INTEGER",
+    "REINDEX_TASK",
     "DittoConfig",
     "MemoryWorker",
     "Runtime",
@@ -63,6 +65,7 @@ MAX_SECONDS = 365 * 86_400
 MAX_CONCURRENCY = 1024
 MEBIBYTE = 1024 * 1024
 DAY = 86_400.0
+SCHEDULE_MEMORY = 3600.0  # seconds; far over the time until another beat takes over
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _PROVIDER_NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -462,13 +465,18 @@ class Transport(Section):
     )
 
 
+REINDEX_TASK = "reindex"  # what a schedule may name beside nodes
+
+
 class Schedule(Section):
     """One call that beat sends again and again: every so many seconds, or by cron."""
 
     name: Text = Field(description="Names the entry; no two have the same.")
-    task: Text = Field(description="The node that is called.")
+    task: Text = Field(description="The node that is called, or `reindex`.")
     input: JsonObject = Field(default_factory=dict, description="The node's input.")
-    every: Maybe[Annotated[Number, Gt(0), Le(MAX_SECONDS), AfterValidator(float), Unit("s")]] = Field(
+    target: Maybe[Text] = Field(default=None, description="With `reindex`: the target that is brought up.")
+    mode: Maybe[Text] = Field(default=None, description="With `reindex`: how; unset: as its node says.")
+    every: Maybe[Annotated[Number, Ge(0.01), Le(MAX_SECONDS), AfterValidator(float), Unit("s")]] = Field(
         default=None, description="The time between two calls; either this or `cron`."
     )
     cron: Maybe[Text] = Field(
@@ -476,26 +484,37 @@ class Schedule(Section):
         description="Minute, hour, day of month, month, day of week (0 is Sunday); all must match.",
     )
     timezone: Text = Field(default="UTC", description="IANA name of the zone that `cron` is meant in.")
+    jitter: Annotated[Number, Ge(0), Le(86_400), AfterValidator(float), Unit("s")] = Field(
+        default=0.0, description="Calls are sent up to this much later, each by a time of its own."
+    )
+    misfire: Literal["skip", "run-once"] = Field(
+        default="skip",
+        description="What becomes of calls that no beat was there to send: nothing, or one for all of them.",
+    )
+
+    @property
+    def rule(self) -> Rule:
+        """When the call is due."""
+        if self.cron is not None:
+            return Cron.parse(self.cron, self.timezone)
+        return Every.seconds(self.every or 0)
 
     @field_validator("task")
     @classmethod
-    def _is_a_node(cls, task: str) -> str:
-        if reason := _not_a_node(task):
+    def _is_a_task(cls, task: str) -> str:
+        if task != REINDEX_TASK and (reason := _not_a_node(task)):
             raise PydanticCustomError("not_a_node", "{reason}", {"reason": reason})
         return task
 
     @field_validator("cron")
     @classmethod
     def _is_a_crontab(cls, cron: str) -> str:
-        from celery.exceptions import CeleryError  # loads half of Celery, which most processes need not
-        from celery.schedules import ParseException, crontab
-
         fields = cron.split()
         if len(fields) != 5:
             raise PydanticCustomError("cron", "must have five fields, such as '0 3 * * *'")
         try:
-            crontab.from_string(" ".join(fields))
-        except (ValueError, ParseException, CeleryError) as error:
+            Cron.parse(" ".join(fields))
+        except ValueError as error:
             raise PydanticCustomError(
                 "cron", "is no cron expression: {reason}", {"reason": str(error)}
             ) from None
@@ -518,6 +537,19 @@ class Schedule(Section):
             raise PydanticCustomError("rhythm", "needs either 'every' or 'cron', and not both")
         if self.every is not None and "timezone" in self.model_fields_set:
             raise PydanticCustomError("rhythm", "goes with 'cron' only: leave it out", {"at": ("timezone",)})
+        return self
+
+    @model_validator(mode="after")
+    def _has_what_reindex_needs(self) -> Self:
+        is_reindex = self.task == REINDEX_TASK
+        for name in ("input",) if is_reindex else ("target", "mode"):
+            if name in self.model_fields_set:
+                wanted = "give 'target' and 'mode' instead" if is_reindex else "it goes with 'task: reindex'"
+                raise PydanticCustomError(
+                    "reindex", "is not for this task: {wanted}", {"wanted": wanted, "at": (name,)}
+                )
+        if is_reindex and self.target is None:
+            raise PydanticCustomError("reindex", "is missing: name the target to reindex", {"at": ("target",)})
         return self
 
     @model_validator(mode="after")
@@ -552,6 +584,17 @@ class Settings(Section):
                 )
             seen.add(schedule.name)
         return schedules
+
+    @model_validator(mode="after")
+    def _schedules_are_remembered(self) -> Self:
+        if self.schedules and self.transport.idempotency_expires < SCHEDULE_MEMORY:
+            raise PydanticCustomError(
+                "remembered",
+                "must be at least {least} where there are schedules: a beat that takes over from another "
+                "knows by it what was sent",
+                {"least": int(SCHEDULE_MEMORY), "at": ("transport", "idempotencyExpires")},
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

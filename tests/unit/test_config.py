@@ -289,7 +289,7 @@ REFUSED = [
     ("schedules: [{name: a, task: X.Y, every: 1, cron: '* * * * *'}]", "and not both"),
     (
         "schedules: [{name: a, task: X.Y, every: 0}]",
-        "must be a number of seconds over 0, at most 31536000, not 0",
+        "must be a number of seconds in 0.01..31536000, not 0",
     ),
     (
         "schedules: [{name: a, task: X.Y, every: 1, timezone: UTC}]",
@@ -306,6 +306,29 @@ REFUSED = [
     ("schedules: [{name: a, task: X.Y, cron: '* * * * *', timezone: Mars}]", "must be an IANA time zone"),
     ("schedules: [{name: a, task: X.Y, cron: '* * * * *', timezone: ../x}]", "must be an IANA time zone"),
     ("schedules: [{name: a, task: X.Y, cron: '* * * * *', timezone: America}]", "must be an IANA time zone"),
+    (
+        "schedules: [{name: a, task: X.Y, every: 1, jitter: 90000}]",
+        "schedules[0].jitter must be a number of seconds in 0..86400, not 90000",
+    ),
+    ("schedules: [{name: a, task: X.Y, every: 1, jitter: -1}]", "in 0..86400, not -1"),
+    (
+        "schedules: [{name: a, task: X.Y, every: 1, misfire: run}]",
+        "schedules[0].misfire must be one of `skip`, `run-once`, not 'run'",
+    ),
+    ("schedules: [{name: a, task: reindex, every: 1}]", "schedules[0].target is missing"),
+    (
+        "schedules:\n  - {name: a, task: reindex, every: 1, target: kb, input: {}}",
+        "FILE:2: schedules[0].input is not for this task: give 'target' and 'mode' instead",
+    ),
+    (
+        "schedules: [{name: a, task: X.Y, every: 1, target: kb}]",
+        "schedules[0].target is not for this task: it goes with 'task: reindex'",
+    ),
+    ("schedules: [{name: a, task: X.Y, every: 1, mode: full}]", "schedules[0].mode is not for this task"),
+    (
+        "schedules: [{name: a, task: X.Y, every: 1}]\ntransport: {idempotencyExpires: 60}",
+        "FILE:2: transport.idempotencyExpires must be at least 3600 where there are schedules",
+    ),
     (
         "schedules:\n  - {name: a, task: X.Y, every: 1}\n  - {name: a, task: X.Y, every: 2}",
         "FILE:3: schedules[1].name is taken",
@@ -351,6 +374,20 @@ class TestSchedules:
         assert (often.every, often.cron, often.input, often.timezone) == (0.5, None, {"limit": 3}, "UTC")
         assert (nightly.every, nightly.cron) == (None, "0 3 * * mon-fri")
         assert (nightly.input, nightly.timezone) == ({}, "Asia/Tokyo")
+        assert (str(often.rule), str(nightly.rule)) == ("every 0.5 s", "0 3 * * mon-fri Asia/Tokyo")
+        assert (often.jitter, often.misfire) == (0.0, "skip")
+
+    def test_reindex_stands_for_a_node_with_a_target(self, load: Loader) -> None:
+        (schedule,) = load(
+            "schedules: [{name: kb, task: reindex, target: kb, mode: full, every: 60, jitter: 5,"
+            " misfire: run-once}]"
+        ).schedules
+
+        assert (schedule.task, schedule.target, schedule.mode) == ("reindex", "kb", "full")
+        assert (schedule.jitter, schedule.misfire) == (5.0, "run-once")
+
+    def test_a_short_memory_of_keys_is_fine_without_schedules(self, load: Loader) -> None:
+        assert load("transport: {idempotencyExpires: 60}").transport.idempotency_expires == 60
 
 
 class TestEnvironment:
@@ -554,7 +591,7 @@ class TestDocumentation:
     def test_its_commented_settings_are_good_ones(self, load: Loader) -> None:
         config = load(uncommented(self.text))
 
-        assert [schedule.name for schedule in config.schedules] == ["list-notes", "list-often"]
+        assert [schedule.name for schedule in config.schedules] == ["list-notes", "list-often", "reindex-notes"]
 
     def test_every_setting_in_ditto_yaml_has_a_comment(self) -> None:
         lines = [line for line in self.text.splitlines() if re.match(r" *#?[\w-]+: +[^ #]", line)]
