@@ -131,7 +131,9 @@ class Cron:
 @lru_cache(_REMEMBERED)
 def _next(rule: Cron, after: datetime) -> datetime:
     while (slot := _first(rule, after, after + _DAY)) is None:
-        after += _DAY  # at most 40 years: a 29th of February that is a Monday; a day that never comes is refused
+        after += (
+            _DAY  # at most 40 years: a 29th of February that is a Monday; a day that never comes is refused
+        )
     return slot
 
 
