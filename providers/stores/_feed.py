@@ -12,7 +12,15 @@ from ditto_tasks.contracts.errors import MemoryNodeError
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.contracts.memory import ChangePage
 
-__all__ = ["MAX_TOMBSTONES", "ChangeCursor", "change_page", "last_to_forget", "not_a_cursor"]
+__all__ = [
+    "MAX_TOMBSTONES",
+    "ChangeCursor",
+    "change_page",
+    "last_to_forget",
+    "most_to_forget",
+    "not_a_cursor",
+    "tombstones_beside",
+]
 
 MAX_TOMBSTONES = 1_000_000  # the newest are kept; a follower that is further behind reads all records
 _LARGEST = 2**63 - 1  # revision; that of a signed integer of SQL
@@ -54,19 +62,19 @@ class ChangeCursor:
         """Write the cursor."""
         return base64.urlsafe_b64encode(encode_json([self.store, self.revision, *self.rest])).decode()
 
-    def check(self, store: str, *, forgotten: int, following: int) -> None:
+    def check(self, store: str, *, is_known: bool) -> None:
         """See that this store can go on from here.
 
         Args:
-            forgotten: the greatest revision of a tombstone that is gone, read after the page was.
-            following: the first revision that the next change may have.
+            is_known: whether no tombstone is gone that comes after, and no revision is still to come that was
+                there before.
 
         Raises:
             MemoryNodeError: INVALID_INPUT or CURSOR_EXPIRED.
         """
         if self.store != store:
             raise not_a_cursor()
-        if not forgotten < self.revision <= following:
+        if not is_known:
             raise MemoryNodeError(
                 "CURSOR_EXPIRED", "the store does not know any more what changed since: read all records"
             )
@@ -84,9 +92,19 @@ def last_to_forget(oldest: int, newest: int, added: int) -> int:
 
     Args:
         oldest, newest: numbers of tombstones, which rise by one with each.
-        added: how many are new; at most twice as many go, so that no delete has much more to do than its own.
+        added: how many of them are new.
     """
-    return min(newest - MAX_TOMBSTONES, oldest - 1 + 2 * added)
+    return min(newest - MAX_TOMBSTONES, oldest - 1 + most_to_forget(added))
+
+
+def most_to_forget(added: int) -> int:
+    """Return how many tombstones may go at once: so many that no delete has much more to do than its own."""
+    return 2 * added
+
+
+def tombstones_beside(added: int) -> int:
+    """Return how many tombstones stay beside new ones."""
+    return max(0, MAX_TOMBSTONES - added)
 
 
 def not_a_cursor() -> MemoryNodeError:

@@ -53,7 +53,7 @@ class ChangeLog:
     def page(self, cursor: str, limit: int) -> ChangePage:
         """Return what changed, as `ChangeFeed` says."""
         since = ChangeCursor.read(cursor, limit=limit)
-        since.check(self._store, forgotten=self._forgotten, following=self._following)
+        since.check(self._store, is_known=self._forgotten < since.revision <= self._following)
         start = bisect_left(self._log, (since.revision,))
         rows = islice(self._told(islice(self._log, start, None)), limit + 1)
         return change_page(since, list(rows), limit)

@@ -102,7 +102,7 @@ CHANGES = """
 BURY = "INSERT INTO memory_tombstones (revision, id) VALUES (?, ?)"
 TOMBSTONES = "SELECT (SELECT min(number) FROM memory_tombstones), (SELECT max(number) FROM memory_tombstones)"
 FORGET = (  # the tombstones up to a number
-    "UPDATE memory_feed SET forgotten = (SELECT revision FROM memory_tombstones WHERE number = ?)",
+    "UPDATE memory_feed SET forgotten = (SELECT max(revision) FROM memory_tombstones WHERE number <= ?)",
     "DELETE FROM memory_tombstones WHERE number <= ?",
 )
 

@@ -231,8 +231,9 @@ class SqliteStore:
         place = (since.revision, limit + 1)
         with self._connections.use() as connection, interruptible(connection, call):
             rows = connection.execute(CHANGES, (*place, *place, limit + 1)).fetchall()
+            # read after the page: what was forgotten before it is known then
             store, forgotten, following = connection.execute(FEED).fetchone()
-        since.check(store, forgotten=forgotten, following=following)
+        since.check(store, is_known=forgotten < since.revision <= following)
         return change_page(since, rows, limit)
 
     @contextmanager
