@@ -20,6 +20,7 @@ from tests.contract.memory_store import (
     RandomIdContract,
     SortedListingContract,
 )
+from tests.contract.tenants import TenantContract
 
 
 class TestInMemoryStore(
@@ -28,6 +29,7 @@ class TestInMemoryStore(
     SortedListingContract,
     KeywordSearchContract,
     ChangeFeedContract,
+    TenantContract,
 ):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
@@ -42,6 +44,7 @@ class TestSqliteStore(
     KeywordSearchContract,
     ChangeFeedContract,
     KeptFeedContract,
+    TenantContract,
 ):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
@@ -60,6 +63,7 @@ class TestPostgresStore(
     KeywordSearchContract,
     ChangeFeedContract,
     KeptFeedContract,
+    TenantContract,
 ):
     @pytest.fixture
     def store(self, postgres_url: str) -> Iterator[Store]:
@@ -78,6 +82,7 @@ class TestMysqlStore(
     KeywordSearchContract,
     ChangeFeedContract,
     KeptFeedContract,
+    TenantContract,
 ):
     @pytest.fixture
     def store(self, mysql_url: str) -> Iterator[Store]:
@@ -89,14 +94,14 @@ class TestMysqlStore(
         return lambda: open_store(mysql_url)
 
 
-class TestQdrantDirectory(MemoryStoreContract):
+class TestQdrantDirectory(MemoryStoreContract, TenantContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         with quick_folder() as folder, QdrantStore(f"{folder}/qdrant", embedding=WordEmbedding()) as store:
             yield store
 
 
-class TestMilvusFile(MemoryStoreContract):
+class TestMilvusFile(MemoryStoreContract, TenantContract):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         with quick_folder() as folder, open_store(f"milvus:///{folder}/milvus.db") as store:
