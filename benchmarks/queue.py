@@ -54,14 +54,14 @@ class Size:
     waiting: int
     many_waiting: int  # 0: not measured
     deep: int  # calls in the deep queue
-    settling: float  # seconds until an idle worker has done what it does at its start
+    settling: float  # seconds until an idle worker has done what it does at its start, its last read included
     idle: float  # seconds that it is watched then
 
 
 FULL = Size(
     rounds=5, round_trips=300, waiting=2_000, many_waiting=20_000, deep=1_000_000, settling=8.0, idle=20.0
 )
-SHORT = Size(rounds=3, round_trips=100, waiting=1_000, many_waiting=0, deep=50_000, settling=4.0, idle=6.0)
+SHORT = Size(rounds=3, round_trips=100, waiting=1_000, many_waiting=0, deep=50_000, settling=6.0, idle=6.0)
 
 
 @dataclass

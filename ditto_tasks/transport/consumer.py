@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
@@ -304,10 +305,11 @@ class StreamConsumer:
             idle: milliseconds since it was taken; so much that a reply cannot be on its way any more.
         """
         for stream in self._streams:
-            for held in self._client.xpending_range(
-                stream, self.group, min="-", max="+", count=_STRAYS_AT_ONCE, consumername=self.name, idle=idle
-            ):
-                self._release_stray(stream, held["message_id"].decode())
+            with suppress(ResponseError):  # purged this moment: it has no group, and nothing of ours
+                for held in self._client.xpending_range(
+                    stream, self.group, "-", "+", count=_STRAYS_AT_ONCE, consumername=self.name, idle=idle
+                ):
+                    self._release_stray(stream, held["message_id"].decode())
 
     def count_all(self) -> None:
         """Give a lease to each process that holds messages of our streams without one, so that it can end."""
