@@ -1,6 +1,6 @@
-"""When a schedule is due: from a rule to its slots, which are instants in UTC. Pure functions of their arguments.
+"""When a schedule is due: from a rule to its slots. Pure functions of their arguments.
 
-All instants here are aware datetimes in UTC.
+All instants, slots among them, are aware datetimes in UTC.
 """
 
 from collections.abc import Iterator
@@ -131,7 +131,9 @@ class Cron:
 @lru_cache(_REMEMBERED)
 def _next(rule: Cron, after: datetime) -> datetime:
     while (slot := _first(rule, after, after + _DAY)) is None:
-        after += _DAY  # at most 40 years: a 29th of February that is a Monday; a day that never comes is refused
+        after += (
+            _DAY  # at most 40 years: a 29th of February that is a Monday; a day that never comes is refused
+        )
     return slot
 
 

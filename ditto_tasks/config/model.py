@@ -549,7 +549,9 @@ class Schedule(Section):
                     "reindex", "is not for this task: {wanted}", {"wanted": wanted, "at": (name,)}
                 )
         if is_reindex and self.target is None:
-            raise PydanticCustomError("reindex", "is missing: name the target to reindex", {"at": ("target",)})
+            raise PydanticCustomError(
+                "reindex", "is missing: name the target to reindex", {"at": ("target",)}
+            )
         return self
 
     @model_validator(mode="after")

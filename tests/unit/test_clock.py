@@ -103,9 +103,9 @@ def walk(case: Case, after: datetime, until: datetime) -> Iterator[datetime]:
         shown = local.replace(tzinfo=None)
         skipped = [before + step * MINUTE for step in range(1, (shown - before) // MINUTE)]
         is_repeated = local.fold == 1 and not case.by_the_hour
-        if any(matches(case.cron, time) for time in skipped):
-            yield instant
-        elif matches(case.cron, shown) and not is_repeated:
+        if any(matches(case.cron, time) for time in skipped) or (
+            matches(case.cron, shown) and not is_repeated
+        ):
             yield instant
         before = shown
         instant += MINUTE

@@ -591,7 +591,11 @@ class TestDocumentation:
     def test_its_commented_settings_are_good_ones(self, load: Loader) -> None:
         config = load(uncommented(self.text))
 
-        assert [schedule.name for schedule in config.schedules] == ["list-notes", "list-often", "reindex-notes"]
+        assert [schedule.name for schedule in config.schedules] == [
+            "list-notes",
+            "list-often",
+            "reindex-notes",
+        ]
 
     def test_every_setting_in_ditto_yaml_has_a_comment(self) -> None:
         lines = [line for line in self.text.splitlines() if re.match(r" *#?[\w-]+: +[^ #]", line)]
