@@ -30,7 +30,8 @@ def counts(shell: Shell, *paths: str) -> tuple[int, int, int, int]:
 
 
 def test_every_command_has_an_example(shell: Shell) -> None:
-    for command in ("up", "worker", "invoke", "result", "cancel", "status", "ingest", "search", "demo"):
+    commands = "up", "worker", "invoke", "result", "cancel", "status", "schedules", "ingest", "search", "demo"
+    for command in commands:
         shown = shell.run(command, "--help")
         assert shown.returncode == 0
         assert "Example" in shown.stdout
