@@ -42,9 +42,14 @@ class Corpus:
 
 
 def cranfield(folder: Path = DATA / "cranfield") -> Corpus:
-    """Read 1,400 abstracts and 225 queries; query n of the judgements is the n-th of the file."""
+    """Read 1,400 abstracts, each with its title before it, and 225 queries.
+
+    Query n of the judgements is the n-th of the file.
+    """
     texts = tuple(
-        Text(_field(document, "docno"), "cranfield", _field(document, "text"))
+        Text(
+            _field(document, "docno"), "cranfield", f"{_field(document, 'title')} {_field(document, 'text')}"
+        )
         for document in _elements(folder / "cran.all.1400.xml", "doc")
     )
     relevant: dict[int, set[str]] = {}

@@ -1,7 +1,7 @@
 """MEMORY.SEARCH and vector search in PostgreSQL, with a filter that one record in a thousand matches.
 
-`python -m benchmarks.postgres [--quick] [--json FILE]`; a million records take about twenty minutes to make,
-most of them for the HNSW index, `--quick` (50,000) under one.
+`python -m benchmarks.postgres [--quick] [--json FILE]`; a million records take long to make, most of it
+for the HNSW index; `--quick` has 50,000.
 
 The server is the wheel's. Some records are written through the store; the rest are copies under ids, keys and
 namespaces of their own, made by the database. Each search is in another namespace, and must give as many hits

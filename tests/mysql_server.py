@@ -134,7 +134,8 @@ def mysql_database(mysql_server: MysqlServer) -> Iterator[str]:
 def mysql_url(mysql_server: MysqlServer, mysql_database: str) -> Iterator[str]:
     """The URL of that database; the records of one test are not there in the next."""
     yield mysql_server.url(mysql_database)
-    mysql_server.execute("DELETE FROM memories", database=mysql_database)
+    for table in ("memories", "memory_changes"):
+        mysql_server.execute(f"DELETE FROM {table}", database=mysql_database)
 
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from pydantic.alias_generators import to_camel
 
 from ditto_tasks.cli.invoke import connected
 from ditto_tasks.cli.options import as_json, config_file
@@ -37,7 +38,7 @@ def ingest(paths: tuple[Path, ...], is_json: bool, config_path: Path | None) -> 
     with connected(config_path) as runtime:
         counts = ingest_paths(runtime, paths, runtime.config.workspace)
     if is_json:
-        print_json(asdict(counts))
+        print_json({to_camel(name): count for name, count in asdict(counts).items()})
     else:
         click.echo(describe_counts(counts))
 

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command()
+@click.argument("capabilities", metavar="[CAPABILITY...]", nargs=-1, type=click.Choice(CAPABILITIES))
 @click.option("--port", type=click.IntRange(1, 65535), help="Let the broker listen on 127.0.0.1, too.")
 @click.option(
     "--grace",
@@ -41,21 +42,27 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="Time that running calls get to end.",
 )
 @config_file
-def up(port: int | None, grace: float, config_path: Path | None) -> None:
+def up(capabilities: tuple[str, ...], port: int | None, grace: float, config_path: Path | None) -> None:
     """Run a broker and one worker a capability in this folder until Ctrl-C or SIGTERM.
 
-    Data are kept below .ditto. With DITTO_BROKER_URL set, that broker is used and none is started.
+    Without names, one of each capability. Data are kept below .ditto. With DITTO_BROKER_URL set, that broker
+    is used and none is started.
 
     \b
-    Example:
+    Examples:
       ditto-tasks up
+      ditto-tasks up memory
       ditto-tasks invoke MEMORY.QUERY '{"limit": 3}'    # in another terminal
     """
     path = config_path or find_config(os.environ)
     config = load_config(path, os.environ)
-    with _stop_signals() as stopping, started(config, port=port, grace=grace, stopping=stopping) as stack:
+    names = capabilities or CAPABILITIES
+    with (
+        _stop_signals() as stopping,
+        started(config, names, port=port, grace=grace, stopping=stopping) as stack,
+    ):
         if not stopping():
-            click.echo(f"ready: {', '.join(CAPABILITIES)}; {stack.broker}; stop with Ctrl-C")
+            click.echo(f"ready: {', '.join(names)}; {stack.broker}; stop with Ctrl-C")
         while not stopping():
             stack.keep_alive()
             time.sleep(_MOMENT)
@@ -89,6 +96,7 @@ class Stack:
 @contextmanager
 def started(
     config: DittoConfig,
+    capabilities: Sequence[str] = CAPABILITIES,
     *,
     port: int | None = None,
     grace: float = _GRACE,
@@ -98,6 +106,7 @@ def started(
 
     Args:
         config: without a broker, one is started in the workspace.
+        capabilities: each has a worker.
         port: of that broker, beside its socket.
         grace: seconds that running calls get to end.
         stopping: how often somebody asked to stop: once ends the waiting for readiness, twice the grace.
@@ -122,7 +131,7 @@ def started(
         workers: list[Child] = []
         stack.callback(_stop_all, workers, grace, lambda: stopping() > 1)
         environ = _environ(config)
-        for capability in CAPABILITIES:
+        for capability in dict.fromkeys(capabilities):
             command = worker_command(capability, config.path)
             workers.append(Child(Program(f"the worker {capability}", command, environ)))
         _wait_until_announced(config, workers, stopping)

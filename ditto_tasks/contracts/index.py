@@ -110,6 +110,10 @@ class VectorIndex(Protocol):
         """Return the digest of each of these records that is there."""
         ...
 
+    def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Sequence[float]]:
+        """Return the vector of each of these records that is there, at length 1, or zero; arrays are such."""
+        ...
+
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids, at most `limit`, those greater than `after`."""
         ...

@@ -4,11 +4,10 @@ Stricter than the `json` module, which lets NaN, tuples of anything and non-stri
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import pydantic_core
-from pydantic import PlainValidator
 from pydantic_core import PydanticCustomError, core_schema
 
 __all__ = [
@@ -57,6 +56,7 @@ def _schema() -> core_schema.CoreSchema:
 _VALIDATOR = pydantic_core.SchemaValidator(_schema())
 _REFUSED = object()
 _CONTAINERS = (dict, list)
+_CONTAINER_TYPES = frozenset(_CONTAINERS)
 
 
 def strict_json(value: object) -> Any:
@@ -71,7 +71,7 @@ def strict_json(value: object) -> Any:
         copy = _VALIDATOR.validate_python(value)
     except pydantic_core.ValidationError:
         copy = _REFUSED
-    if copy is not _REFUSED and _is_shallow(copy):
+    if copy is not _REFUSED and (_is_flat(copy) or _is_shallow(copy)):
         return copy
     raise NotJson(next(_faults(value, "", 0), "the value has no JSON form"))
 
@@ -108,6 +108,13 @@ def shown(value: object, width: int) -> str:
         return repr(value)[:width]
     except Exception:  # a huge integer, or a `__repr__` of its own
         return f"a {type(value).__name__}"
+
+
+def _is_flat(value: Any) -> bool:
+    """Tell whether a copy holds no container within another: most do not, and need no walk."""
+    if not isinstance(value, _CONTAINERS):
+        return True
+    return _CONTAINER_TYPES.isdisjoint(map(type, value.values() if isinstance(value, dict) else value))
 
 
 def _is_shallow(value: object) -> bool:
@@ -175,8 +182,21 @@ def _validate_object(value: object) -> Any:
     return _validate(value)
 
 
-JsonValue = Annotated[Any, PlainValidator(_validate)]
+class _CheckedBy:
+    """Annotates a type with a function that checks it; it is written as any JSON, by pydantic's core alone.
+
+    What `PlainValidator` does, without the serializer of Python's that it adds.
+    """
+
+    def __init__(self, function: Callable[[object], Any]) -> None:
+        self._function = function
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._function)
+
+
+JsonValue = Annotated[Any, _CheckedBy(_validate)]
 """Any JSON value, null included; validated strictly and copied."""
 
-JsonObject = Annotated[dict[str, Any], PlainValidator(_validate_object)]
+JsonObject = Annotated[dict[str, Any], _CheckedBy(_validate_object)]
 """A JSON object; validated strictly and copied."""

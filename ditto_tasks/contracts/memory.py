@@ -1,6 +1,7 @@
 """MEMORY: records that are kept, listed and searched. Six nodes over two ports."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import field_validator, model_validator
@@ -13,6 +14,8 @@ from ditto_tasks.contracts.json_value import JsonObject, JsonValue
 __all__ = [
     "DEFAULT_QUERY_LIMIT",
     "DEFAULT_SEARCH_LIMIT",
+    "ChangeFeed",
+    "ChangePage",
     "MemoryDefaults",
     "MemoryDeleteInput",
     "MemoryDeleteOutput",
@@ -239,5 +242,44 @@ class MemorySearchProvider(Protocol):
 
         Raises:
             MemoryNodeError: INVALID_INPUT or UNSUPPORTED_STRATEGY for a request that it cannot serve.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """Records that changed.
+
+    Attributes:
+        ids: of records that were written, updated or deleted, oldest change first, none twice; what has
+            become of one is asked with GET, where a deleted one is missing.
+        cursor: goes on after them.
+        is_last: whether nothing more had been committed.
+    """
+
+    ids: tuple[str, ...]
+    cursor: str
+    is_last: bool
+
+
+@runtime_checkable
+class ChangeFeed(Protocol):
+    """Tells which records of a store have changed, at the cost of what changed. Called from many threads.
+
+    No committed change is ever missed, in whatever order transactions begin and commit; one may be told
+    twice. A record that changed often is told of at its last change only.
+    """
+
+    def change_cursor(self, call: Call = NO_CALL) -> str:
+        """Return the cursor of the present: every change committed from now on comes after it."""
+        ...
+
+    def changes(self, cursor: str, *, limit: int, call: Call = NO_CALL) -> ChangePage:
+        """Return at most `limit` changes that come after the cursor.
+
+        Raises:
+            MemoryNodeError: INVALID_INPUT for a limit below 1 and for what is no cursor of this store;
+                CURSOR_EXPIRED when deletions that come after the cursor are forgotten by now, or the store
+                went back to a former state: read all records, with a new cursor taken before.
         """
         ...

@@ -4,10 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from pydantic import AfterValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError
+from pydantic_core import core_schema
 
-from ditto_tasks.contracts.base import Contract, Integer, Limit, ListOf, Maybe, Number, describe, expected
+from ditto_tasks.contracts.base import (
+    Contract,
+    CoreCheck,
+    Integer,
+    Limit,
+    ListOf,
+    Maybe,
+    Number,
+    describe,
+    expected,
+)
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.json_value import JsonObject, JsonValue
@@ -55,13 +65,9 @@ Purpose = Literal["query", "document"]
 """What a text is embedded for; some models make another vector for each."""
 
 
-def _nonblank(value: str) -> str:
-    if not value.strip():
-        raise PydanticCustomError("blank", "must not be blank")
-    return value
+_NOT_BLANK = core_schema.str_schema(strict=True, pattern=r"[^\s\x1c-\x1f]")  # a character that strip() leaves
 
-
-Name = Annotated[str, AfterValidator(_nonblank)]
+Name = Annotated[str, CoreCheck(_NOT_BLANK, "blank", "must be text that is not blank")]
 """A string with more in it than white space."""
 
 Positive = Annotated[Integer, Field(ge=1, le=MAX_SAFE_INTEGER)]

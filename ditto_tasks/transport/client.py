@@ -51,6 +51,7 @@ class CeleryTransport:
         self._ledger = Ledger(self._redis, self._keys, int(config.transport.result_expires))
         self._payloads = Payloads(self._redis, self._keys, int(config.transport.result_expires))
         self._publisher = self._make_publisher()
+        self._queues: dict[str, str] = {}
         self._directory = Directory(self._redis, self._keys)
         self._lock = threading.Lock()
         self._inbox: Inbox | None = None
@@ -151,7 +152,13 @@ class CeleryTransport:
         return [(node, node_queue(self._config, node)) for node in nodes]
 
     def _with_queues(self, calls: Sequence[OutgoingCall]) -> list[tuple[str, OutgoingCall]]:
-        return [(node_queue(self._config, call.node), call) for call in calls]
+        return [(self._queue(call.node), call) for call in calls]
+
+    def _queue(self, node: str) -> str:
+        queue = self._queues.get(node)
+        if queue is None:
+            queue = self._queues[node] = node_queue(self._config, node)
+        return queue
 
     def _watch_instead(self, call: OutgoingCall, future: Future[NodeResult], id: str) -> Future[NodeResult]:
         """Wait for the execution that the call's idempotency key stands for."""

@@ -94,7 +94,10 @@ class Line:
 
 def _asked(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     connection.connect()  # if it is not yet; only this asks a sentinel where to
-    connection.send_packed_command(connection.pack_commands(commands))
+    if len(commands) == 1:
+        connection.send_command(*commands[0])
+    else:
+        connection.send_packed_command(connection.pack_commands(commands))
     return [_answer(connection) for _ in commands]
 
 

@@ -5,7 +5,7 @@ and when somebody listens to its signals or asks for its sent-events, which the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ _HIDDEN = "(...)"  # shown for arguments in events and logs: content does not be
 KEY_HEADER = "ditto_key"  # of a message sent Celery's way: the concurrency key
 Admit = Callable[[Sequence[tuple[str, OutgoingCall]]], None]
 _IN_ONE_GO = 500  # messages in one pipeline
+_ANY_ID = "00000000-0000-0000-0000-000000000000"  # an id that no call has
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 
@@ -163,6 +164,8 @@ class StreamPublisher:
         self._admission = admission
         self._celery = celery
         self._origin = anon_nodename()
+        self._sends_sent_events = bool(app.conf.task_send_sent_event)
+        self._kept: dict[tuple[str, str, str], bytes] = {}
         self._line = Line(client)
         self._submit = client.register_script(_SUBMIT)
 
@@ -211,15 +214,33 @@ class StreamPublisher:
             pipeline.execute()
 
     def _somebody_listens(self) -> bool:
-        return bool(
-            before_task_publish.receivers
-            or after_task_publish.receivers
-            or self._app.conf.task_send_sent_event
-        )
+        return bool(before_task_publish.receivers or after_task_publish.receivers or self._sends_sent_events)
 
     def _fields(self, queue: str, call: OutgoingCall, reply_to: str) -> dict[str, Any]:
         """Build the message of Celery's task protocol, version 2, as the fields of a stream entry."""
+        fields = {
+            "i": call.execution_id,
+            "m": self._rest(queue, call, reply_to),
+            "b": encode_json([[call.input], {}, _EMBED]),
+        }
+        return fields if call.concurrency_key is None else fields | {"k": call.concurrency_key}
+
+    def _rest(self, queue: str, call: OutgoingCall, reply_to: str) -> bytes:
+        """Build all of the message but the body.
+
+        Of two calls of a node it differs in the execution id alone, unless they say more: it is kept.
+        """
         parent = self._app.current_worker_task
+        if parent or call.expires_at is not None or call.is_kept_apart:
+            return encode_json(self._parts(queue, call, reply_to, parent))
+        known = self._kept.get((queue, call.node, reply_to))
+        if known is None:
+            unnamed = replace(call, execution_id=_ANY_ID)
+            known = encode_json(self._parts(queue, unnamed, reply_to, None))
+            self._kept[queue, call.node, reply_to] = known
+        return known.replace(_ANY_ID.encode(), call.execution_id.encode())
+
+    def _parts(self, queue: str, call: OutgoingCall, reply_to: str, parent: Any) -> dict[str, Any]:
         headers = {
             "lang": "py",
             "task": call.node,
@@ -237,7 +258,7 @@ class StreamPublisher:
             "ignore_result": False,
             **_headers(call),
         }
-        rest = {
+        return {
             "content-type": CONTENT_TYPE,
             "content-encoding": "utf-8",
             "headers": headers,
@@ -251,12 +272,6 @@ class StreamPublisher:
                 "delivery_tag": "",
             },
         }
-        fields = {
-            "i": call.execution_id,
-            "m": encode_json(rest),
-            "b": encode_json([[call.input], {}, _EMBED]),
-        }
-        return fields if call.concurrency_key is None else fields | {"k": call.concurrency_key}
 
 
 def _headers(call: OutgoingCall) -> dict[str, Any]:

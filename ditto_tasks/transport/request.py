@@ -6,7 +6,7 @@ from typing import Any
 from weakref import ref
 
 from billiard.exceptions import WorkerLostError
-from celery.app.trace import fast_trace_task
+from celery.app.trace import LOG_RECEIVED, fast_trace_task
 from celery.exceptions import InvalidTaskError
 from celery.signals import task_received
 from celery.worker.request import Request
@@ -124,13 +124,11 @@ def node_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Handler
 def _chooser(task: Any, app: Any, consumer: Any) -> Callable[[Any], bool]:
     """Make what tells whether a message can take the short way: it, and the worker, use nothing beside it."""
     eventer = consumer.event_dispatcher
-    tells_all = celerys_logger.isEnabledFor(logging.INFO)
 
     def is_short(message: Any) -> bool:
         headers = message.headers
         return not (
-            tells_all
-            or _sends_events(eventer)
+            _sends_events(eventer)
             or task_received.receivers
             or headers.get("eta")
             or headers.get("expires")
@@ -161,6 +159,10 @@ def _short_strategy(task: Any, app: Any, consumer: Any) -> Handler:
             body=message.payload,
             decoded=True,
         )
+        if celerys_logger.isEnabledFor(logging.INFO):
+            told = {"id": request.id, "name": request.name, "eta": None}
+            told |= {"args": request.argsrepr, "kwargs": request.kwargsrepr}
+            celerys_logger.info(LOG_RECEIVED, told, extra={"data": told})
         task_reserved(request)
         for callback in callbacks or ():
             callback(request)

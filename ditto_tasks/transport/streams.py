@@ -275,10 +275,10 @@ class StreamChannel(kombu_redis.Channel):
         if self._reader_id is None or self._reader_id[0] is not connection._sock:
             connection.send_command("CLIENT", "ID")
             self._reader_id = (connection._sock, connection.read_response())
+        commands = self.consumer.read_commands(_BLOCK_TIME)
         self._in_poll = connection
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
-        commands = self.consumer.read_commands(_BLOCK_TIME)
         self._begins_read = len(commands) > 1
         connection.send_packed_command(connection.pack_commands(commands))
 
@@ -316,7 +316,7 @@ class StreamChannel(kombu_redis.Channel):
     def _read_answer(self) -> Any:
         """Read one answer of the blocking read's connection; an error as what it is, for another follows."""
         try:
-            return self.client.connection.read_response(disconnect_on_error=False)
+            return self.client.connection.read_response()
         except self.ResponseError as error:
             return error
 

@@ -3,8 +3,7 @@
 A model is loaded when first asked for, once a process however many embeddings use it, and freed with the last
 of them. It keeps to the thread that calls; several threads embed side by side.
 
-`MiniLmEmbedding` finds better, `WordLlamaEmbedding` indexes some hundred times faster: `docs/retrieval.md`
-has the figures.
+`MiniLmEmbedding` finds better, `WordLlamaEmbedding` indexes some hundred times faster.
 """
 
 import os

@@ -87,6 +87,7 @@ COUNT = "SELECT count(*) FROM entries WHERE of_index = ?"
 _SELECTED = {  # by '+' the planner is kept from reading the whole index for a few numbers
     "digest": "SELECT id, digest FROM entries WHERE of_index = ? AND id",
     "number": "SELECT id, number FROM entries WHERE of_index = ? AND id",
+    "vector": "SELECT id, vector FROM entries WHERE of_index = ? AND id",
     "record": "SELECT number, record FROM entries WHERE +of_index = ? AND number",
 }
 
@@ -113,5 +114,5 @@ def create_schema(connection: sqlite3.Connection, path: str) -> None:
 
 @cache
 def selecting(wanted: str, count: int) -> str:
-    """Return the statement that reads digests or numbers by `count` ids, or records by numbers."""
+    """Return the statement that reads digests, numbers or vectors by `count` ids, or records by numbers."""
     return f"{_SELECTED[wanted]} IN ({', '.join('?' * count)})"

@@ -122,6 +122,12 @@ class InMemoryIndex:
         with self._lock:
             return {id: self._entries[id].digest for id in ids if id in self._entries}
 
+    def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Vector]:
+        """Return the vector of each of these records that is there."""
+        self._check(call)
+        with self._lock:
+            return {id: self._entries[id].vector for id in ids if id in self._entries}
+
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids."""
         self._check(call)

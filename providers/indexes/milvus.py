@@ -124,6 +124,12 @@ class MilvusIndex:
         rows = self._rows.rows([_row_id(id) for id in ids], call, ["digest"])
         return {_record_id(row_id): row["digest"] for row_id, row in rows.items()}
 
+    def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Sequence[float]]:
+        """Return the vector of each of these records that is there."""
+        self._rows.check(call)
+        rows = self._rows.rows([_row_id(id) for id in ids], call, ["vector"])
+        return {_record_id(row_id): row["vector"] for row_id, row in rows.items()}
+
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids."""
         self._rows.check(call)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, RetrievalError, StoreUnavailable
 from ditto_tasks.contracts.index import IndexEntry, IndexHit, IndexManifest
@@ -73,6 +75,7 @@ SEARCH = """
     LIMIT %s
 """
 DIGESTS = "SELECT id, digest FROM {table} WHERE id = ANY (%s)"
+VECTORS = "SELECT id, vector_send(vector) FROM {table} WHERE id = ANY (%s)"
 PAGE = "SELECT id, digest FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
 COUNT = "SELECT count(*) FROM {table}"
 
@@ -173,6 +176,13 @@ class PostgresIndex:
             rows = line.execute(self._statement(DIGESTS), ([stored_text(id) for id in ids],)).fetchall()
         return {read_text(id): read_text(digest) for id, digest in rows}
 
+    def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Vector]:
+        """Return the vector of each of these records that is there."""
+        call.check()
+        with self._connections.use(call) as line:
+            rows = line.execute(self._statement(VECTORS), ([stored_text(id) for id in ids],)).fetchall()
+        return {read_text(id): _read(vector) for id, vector in rows}
+
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids."""
         call.check()
@@ -227,6 +237,11 @@ class _Sent(bytes):
 def _binary(vector: Vector) -> bytes:
     """Write the number of dimensions and 0, each as two bytes, then the components as float32, big-endian."""
     return len(vector).to_bytes(2, "big") + b"\x00\x00" + vector.astype(">f4").tobytes()
+
+
+def _read(binary: bytes) -> Vector:
+    """Read what `_binary` writes."""
+    return np.frombuffer(binary, dtype=">f4", offset=4).astype(np.float32)
 
 
 def _columns(entry: IndexEntry, vector: Vector) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ than 256 entries leaves a part of them.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, RetrievalError
@@ -130,6 +130,13 @@ class QdrantIndex:
         points = self._points.retrieve([_point_id(id) for id in ids], call, payload=_LISTED)
         return dict(map(_pair, points.values()))
 
+    def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Sequence[float]]:
+        """Return the vector of each of these records that is there."""
+        self._points.check(call)
+        wanted = [_point_id(id) for id in ids]
+        points = self._points.retrieve(wanted, call, payload=["id"], vectors=[VECTOR])
+        return {_pair_id(point): _vector(point) for point in points.values()}
+
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids.
 
@@ -178,6 +185,15 @@ def _payload(entry: IndexEntry) -> dict[str, Any]:
 def _pair(point: Point) -> tuple[str, str]:
     payload = point.payload or {}
     return payload["id"], payload["digest"]
+
+
+def _pair_id(point: Point) -> str:
+    return str((point.payload or {})["id"])
+
+
+def _vector(point: models.Record) -> Sequence[float]:
+    vectors = point.vector if isinstance(point.vector, dict) else {}
+    return cast("Sequence[float]", vectors.get(VECTOR, ()))
 
 
 def _record(point: Point) -> MemoryItem:

@@ -151,6 +151,13 @@ class SqliteIndex:
         with self._reading(call) as connection:
             return self._selected(connection, "digest", ids, call)
 
+    def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Vector]:
+        """Return the vector of each of these records that is there."""
+        self._check(call)
+        with self._reading(call) as connection:
+            found = self._selected(connection, "vector", ids, call)
+        return {id: np.frombuffer(vector, dtype=np.float32) for id, vector in found.items()}
+
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids."""
         self._check(call)

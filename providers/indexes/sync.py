@@ -20,7 +20,7 @@ from providers.embedding.records import record_digest
 __all__ = ["bring_up", "drift"]
 
 _PAGE = 1000  # records read at once
-_REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
+_REFUSED = "RETRIEVAL_INVALID_INPUT"  # of one record; other failures are of them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _embedded(
     try:
         vectors = embed_contents(embedding, records, "document", call=call)
     except RetrievalError as error:
-        if error.code not in _REFUSED:
+        if error.code != _REFUSED:
             raise
         if len(records) > 1:
             return [

@@ -95,25 +95,22 @@ def min_max_scores(branches: Sequence[Branch[T]], *, limit: int | None = None) -
     ranks = [_first_ranks(branch) for branch in branches]
     values = []
     for branch, first in zip(branches, ranks, strict=True):
-        shares = _shares([branch.ranked[rank - 1][1] for rank in first.values()])
-        values.append({name: branch.weight * share for name, share in zip(first, shares, strict=True)})
+        scores = [branch.ranked[rank - 1][1] for rank in first.values()]
+        values.append(dict(zip(first, _scaled(scores, branch.weight), strict=True)))
     return _fused(branches, ranks, values, limit)
 
 
-def _shares(scores: Sequence[float | None]) -> list[float]:
-    """Scale scores, which are in the order of their branch, to 0 for the lowest and 1 for the highest."""
+def _scaled(scores: Sequence[float | None], weight: float) -> list[float]:
+    """Scale scores, given in their branch's order, to 0 for the lowest and `weight` for the highest."""
     known = [score for score in scores if score is not None and isfinite(score)]
-    if len(known) < len(scores) or not isfinite(_span(known)):
+    lowest, highest = min(known, default=0.0), max(known, default=0.0)
+    if len(known) < len(scores) or not isfinite(highest - lowest):
         known = [-float(place) for place in range(len(scores))]
-    span = _span(known)
+        lowest, highest = 1.0 - len(scores), 0.0
+    span = highest - lowest
     if not span:
-        return [1.0] * len(known)
-    lowest = min(known)
-    return [(score - lowest) / span for score in known]
-
-
-def _span(scores: Sequence[float]) -> float:
-    return max(scores) - min(scores) if scores else 0.0
+        return [weight] * len(known)
+    return [weight * ((score - lowest) / span) for score in known]
 
 
 def _fused(
@@ -142,8 +139,8 @@ def _fused(
 
 def _first_ranks(branch: Branch[T]) -> dict[T, int]:
     """Give the rank at which each identity comes first, in their order."""
-    first: dict[T, int] = {}
-    for rank, (identity, _) in enumerate(branch.ranked, 1):
-        if identity not in first:
-            first[identity] = rank
+    names = [identity for identity, _ in branch.ranked]
+    last = range(len(names), 0, -1)
+    first = dict.fromkeys(names, 0)
+    first.update(zip(reversed(names), last, strict=True))  # of several ranks the one written last stays
     return first

@@ -1,11 +1,11 @@
 """The records of a memory store as a target: searched by words, by meaning, and by both."""
 
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
-from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
+from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall, RetrievalSearchInput
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
@@ -13,21 +13,26 @@ from providers.indexes.sync import bring_up, drift
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
 from providers.retrieval.hybrid import HybridBranch, HybridSearch
 from providers.retrieval.index import IndexSearch
+from providers.retrieval.keywords import keyword_query
 from providers.retrieval.registry import Target
+from providers.retrieval.rerank import RerankSearch
+from providers.retrieval.smoothing import POOL, Smoothing
 from providers.retrieval.text import TextSearch
 from providers.retrieval.vector import VectorSearch
 from providers.stores import Store
 
 __all__ = ["RecordTarget"]
 
+KEYWORD_WEIGHT, VECTOR_WEIGHT = 0.65, 0.35
 _ANY_TEXT = "text"  # embedded to learn how long a vector is
 
 
 class RecordTarget:
     """One store with one index, and the three ways of searching them.
 
-    Strategies: `keyword`, the store's own search; `vector`, the nearest in the index; `hybrid`, both, fused.
-    A target's namespace narrows a search to the records with that namespace in their metadata.
+    Strategies: `keyword`, the store's own search for the words of a question; `vector`, the nearest in the
+    index; `hybrid`, both, fused and smoothed (docs/retrieval.md has the figures that chose this). A target's
+    namespace narrows a search to the records with that namespace in their metadata.
 
     Args:
         store: closed with the target.
@@ -39,12 +44,17 @@ class RecordTarget:
         self.store = store
         self.index = index
         self._embedding = RecordEmbedding(embedding)
-        keyword = TextSearch(MemoryAsRetrieval(store, namespace_as_filter))
+        keyword = TextSearch(MemoryAsRetrieval(store, _keyword_request))
         vector = VectorSearch(IndexSearch(index), embedding=self._embedding)
-        self._hybrid = HybridSearch(
-            [HybridBranch(keyword, "keyword"), HybridBranch(vector, "vector")], fusion="min-max"
+        self._fused = HybridSearch(
+            [
+                HybridBranch(keyword, "keyword", KEYWORD_WEIGHT),
+                HybridBranch(vector, "vector", VECTOR_WEIGHT),
+            ],
+            fusion="min-max",
         )
-        self.target = Target("hybrid", {"keyword": keyword, "vector": vector, "hybrid": self._hybrid})
+        hybrid = RerankSearch(self._fused, Smoothing(index), candidate_limit=POOL)
+        self.target = Target("hybrid", {"keyword": keyword, "vector": vector, "hybrid": hybrid})
 
     @classmethod
     def open(cls, name: str, store: Store, index_url: str, embedding: IdentifiedEmbedding) -> Self:
@@ -91,6 +101,12 @@ class RecordTarget:
 
     def close(self) -> None:
         """Close search, index and store; closing twice does nothing."""
-        self._hybrid.close()
+        self._fused.close()
         self.index.close()
         self.store.close()
+
+
+def _keyword_request(request: RetrievalSearchInput) -> dict[str, Any]:
+    """Make the memory search of a request: the words of its question, its namespace as a filter."""
+    asked = namespace_as_filter(request)
+    return {**asked, "query": keyword_query(str(asked["query"]))}

@@ -29,6 +29,8 @@ from providers.retrieval.limits import checked_limit, first_given
 
 __all__ = ["CosineReranker", "RerankSearch", "rerank_candidates"]
 
+_LARGE = 1e100  # squares of larger numbers, summed, may be infinite; those of its inverse vanish
+
 
 class RerankSearch:
     """Asks a search for a larger pool, has it ranked anew, and cuts to what was asked for.
@@ -99,8 +101,7 @@ class CosineReranker:
             dimensions=len(wanted),
             call=call,
         )
-        products = _units(vectors) * _units(wanted[np.newaxis])
-        scores = np.clip(products.sum(axis=1), -1.0, 1.0)  # of equal vectors equal, which `@` does not give
+        scores = _cosines(vectors, wanted)
         best = np.argsort(-scores, kind="stable")[:limit]
         return [Ranked(index=int(index), score=float(scores[index])) for index in best]
 
@@ -163,14 +164,25 @@ def _in_order(candidates: Sequence[RetrievalCandidate], order: Sequence[Ranked])
     ]
 
 
-def _units(vectors: NDArray[Any]) -> NDArray[np.float64]:
-    """Scale each row to length 1, zero rows staying zero; by its largest number first: none overflows."""
+def _cosines(vectors: NDArray[Any], query: NDArray[Any]) -> NDArray[np.float64]:
+    """Return each row's cosine to the query, 0 for a zero vector; equal for equal rows, unlike by `@`."""
+    rows, wanted = _tamed(vectors), _tamed(query[np.newaxis])
+    products = (rows * wanted).sum(axis=1)
+    lengths = np.sqrt((rows * rows).sum(axis=1)) * np.sqrt((wanted * wanted).sum())
+    cosines: NDArray[np.float64] = np.divide(
+        products, lengths, out=np.zeros_like(products), where=lengths > 0
+    )
+    return np.clip(cosines, -1.0, 1.0)
+
+
+def _tamed(vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Scale rows whose squares would leave the range of doubles; a row's scale does not change its cosine."""
     rows = vectors.astype(np.float64)
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    scaled = np.divide(rows, largest, out=np.zeros_like(rows), where=largest > 0)
-    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
-    units: NDArray[np.float64] = np.divide(scaled, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    return units
+    largest = np.maximum(rows.max(axis=1), -rows.min(axis=1))
+    wild = ((largest > _LARGE) | (largest < 1 / _LARGE)) & (largest > 0)
+    if wild.any():
+        rows[wild] /= largest[wild, np.newaxis]
+    return rows
 
 
 def _wrong(what: str) -> RetrievalError:

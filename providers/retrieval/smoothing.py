@@ -1,11 +1,23 @@
-"""Smoothing: candidates that are alike lend each other their scores; a pure function over arrays."""
+"""Smoothing: candidates that are alike lend each other their scores."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NEIGHBOURS", "SHARE", "smoothed_scores"]
+from ditto_tasks.contracts.index import VectorIndex
+from ditto_tasks.contracts.retrieval import (
+    NO_RETRIEVAL_CALL,
+    Ranked,
+    RetrievalCall,
+    RetrievalCandidate,
+    RetrievalQuery,
+)
+
+__all__ = ["NEIGHBOURS", "POOL", "SHARE", "Smoothing", "smoothed_scores"]
+
+POOL = 50  # candidates; in a larger one, chance likenesses outweigh
 
 NEIGHBOURS = 5  # few enough to be about the same thing in a pool of fifty
 SHARE = 0.5
@@ -41,3 +53,39 @@ def smoothed_scores(
     total = weights.sum(axis=1)
     average = np.divide((weights * own[nearest]).sum(axis=1), total, out=own.copy(), where=total > 0)
     return np.asarray((1.0 - share) * own + share * average)
+
+
+class Smoothing:
+    """A reranker by `smoothed_scores`, over the vectors that an index has of the candidates.
+
+    The best `pool` are ordered anew among themselves, and the others follow as they were. A candidate without
+    a vector, one that was just written, is like no other.
+
+    Args:
+        index: stays the caller's to close.
+        pool: how many of the candidates lend each other scores, from the first on.
+    """
+
+    def __init__(self, index: VectorIndex, *, pool: int = POOL) -> None:
+        self._index = index
+        self._pool = pool
+
+    def rank(
+        self,
+        query: RetrievalQuery,
+        candidates: Sequence[RetrievalCandidate],
+        limit: int,
+        call: RetrievalCall = NO_RETRIEVAL_CALL,
+    ) -> list[Ranked]:
+        """Return the `limit` best, ties in the order given; scores stay on the scale of the candidates'."""
+        pool = candidates[: self._pool]
+        scores = np.array([candidate.score or 0.0 for candidate in pool])
+        smoothed = smoothed_scores(scores, self._vectors(pool, call))
+        order = np.argsort(-smoothed, kind="stable")
+        ranked = [Ranked(index=int(place), score=float(smoothed[place])) for place in order]
+        return [*ranked, *(Ranked(index=place) for place in range(len(pool), len(candidates)))][:limit]
+
+    def _vectors(self, candidates: Sequence[RetrievalCandidate], call: RetrievalCall) -> Floats:
+        known = self._index.vectors([candidate.id for candidate in candidates if candidate.id], call)
+        unknown = np.zeros(self._index.manifest.dimensions)
+        return np.array([known.get(candidate.id or "", unknown) for candidate in candidates], np.float64)

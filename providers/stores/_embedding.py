@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 
 from ditto_tasks.contracts.call import Call
-from ditto_tasks.contracts.errors import InvalidDefinition
+from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError, RetrievalError
 from ditto_tasks.contracts.retrieval import EmbeddingProvider, Purpose, RetrievalCall
 from providers.embedding.batching import embed_contents
 
@@ -30,12 +30,19 @@ class TextEmbedding:
         self.texts = 0
 
     def vectors(self, texts: Sequence[str], purpose: Purpose, call: Call) -> list[list[float]]:
-        """Return a vector a text, in their order; no texts ask no model; raises as `embed_contents` does."""
+        """Return a vector a text, in their order; no texts ask no model.
+
+        Raises:
+            MemoryNodeError: with the code and message that the embedding failed with.
+        """
         if not texts:
             return []
-        vectors = embed_contents(
-            self._provider, texts, purpose, dimensions=self.dimensions, call=RetrievalCall.of(call)
-        )
+        try:
+            vectors = embed_contents(
+                self._provider, texts, purpose, dimensions=self.dimensions, call=RetrievalCall.of(call)
+            )
+        except RetrievalError as error:  # a store fails with errors of its own family
+            raise MemoryNodeError(error.code, error.message) from None
         with self._lock:
             self.calls += 1
             self.texts += len(texts)

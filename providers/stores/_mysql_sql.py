@@ -8,6 +8,7 @@ of any length.
 import hashlib
 import json
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -21,7 +22,14 @@ from providers.stores._stems import encoded
 from providers.text import search_text, words
 
 __all__ = [
+    "ADVANCE",
+    "CHANGES",
+    "FEED",
+    "FORGET",
     "INSERT",
+    "NOTE",
+    "OLDEST_DELETION",
+    "SCHEMA",
     "UPDATE",
     "columns",
     "create_schema",
@@ -35,7 +43,7 @@ __all__ = [
     "sort_values",
 ]
 
-VERSION = 1  # of the schema, in the table's comment
+VERSION = 2  # of the schema, in the table's comment
 
 # `number` gives the order of writing. `sort_keys` holds, for each field of the metadata that an order may
 # name, its `order_key` in hexadecimal; `words` the words of the content as `_stems` writes them.
@@ -58,6 +66,32 @@ SCHEMA = f"""
     COMMENT = 'ditto-tasks memories, version {VERSION}'
 """
 
+# What changed stands beside the records: for a column more the server would build their table anew. A record
+# is there from its first change on that the feed knows; with a `deletion`, numbered without a gap, it is a
+# tombstone. `forgotten` is the greatest revision of one that is gone.
+_FEED_TABLES = (
+    """
+    CREATE TABLE IF NOT EXISTS memory_changes (
+        id VARBINARY(36) NOT NULL PRIMARY KEY,
+        revision BIGINT UNSIGNED NOT NULL,
+        deletion BIGINT UNSIGNED,
+        KEY memory_changes_revision (revision, id),
+        KEY memory_changes_deletion (deletion)
+    ) ENGINE = InnoDB
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS memory_feed (
+        one TINYINT NOT NULL PRIMARY KEY,
+        store CHAR(36) CHARACTER SET ascii NOT NULL,
+        revision BIGINT UNSIGNED NOT NULL,
+        deletions BIGINT UNSIGNED NOT NULL,
+        forgotten BIGINT UNSIGNED NOT NULL
+    ) ENGINE = InnoDB
+    """,
+)
+_FIRST = "INSERT IGNORE INTO memory_feed VALUES (1, %s, 0, 0, 0)"
+_OLDER = f"ALTER TABLE memories COMMENT = 'ditto-tasks memories, version {VERSION}'"
+
 # An order looks at so much of a value; values with the same beginning are in the order of their ids. The
 # server sorts by 1,024 bytes at most, and a byte of a sort key is two characters.
 SORTED_BYTES = 500
@@ -71,6 +105,23 @@ UPDATE = f"{INSERT} ON DUPLICATE KEY UPDATE " + ", ".join(
     for column in ("namespace_hash", "kind_hash", "content", "metadata", "sort_keys", "words")
 )
 
+# Whoever has done this is the only one until it commits: revisions are in the order of commits.
+ADVANCE = "UPDATE memory_feed SET revision = revision + 1, deletions = deletions + %s"
+FEED = "SELECT store, revision, deletions, forgotten FROM memory_feed"
+NOTE = (
+    "INSERT INTO memory_changes (id, revision, deletion) VALUES (%s, %s, %s) "
+    "ON DUPLICATE KEY UPDATE revision = VALUES(revision), deletion = VALUES(deletion)"
+)
+OLDEST_DELETION = "SELECT min(deletion) FROM memory_changes"
+FORGET = (  # the tombstones up to a number
+    "UPDATE memory_feed SET forgotten = (SELECT max(revision) FROM memory_changes WHERE deletion <= %s)",
+    "DELETE FROM memory_changes WHERE deletion <= %s",
+)
+CHANGES = (
+    "SELECT revision, id FROM memory_changes"
+    " WHERE revision BETWEEN %s AND %s AND (revision > %s OR id > %s) ORDER BY revision, id LIMIT %s"
+)
+
 _COLUMNS = "id, memory_key, content, metadata"
 _FILTERS = {"key": "key_hash", "namespace": "namespace_hash", "kind": "kind_hash"}
 _MATCH = "MATCH (words) AGAINST (%s IN BOOLEAN MODE)"
@@ -80,10 +131,10 @@ Statement = tuple[str, list[bytes]]
 
 
 def create_schema(connection: Connection) -> None:
-    """Make the table, unless it is there.
+    """Make the tables, or those that an older version lacks.
 
     Raises:
-        StoreUnavailable: it belongs to a newer version of this store, or to another program.
+        StoreUnavailable: `memories` belongs to a newer version of this store, or to another program.
     """
     with connection.cursor() as cursor:
         cursor.execute(SCHEMA)
@@ -92,13 +143,12 @@ def create_schema(connection: Connection) -> None:
             " WHERE table_schema = DATABASE() AND table_name = 'memories'"
         )
         [(comment,)] = cursor.fetchall()
-    found = _COMMENT.match(comment)
-    if found is None:
-        raise StoreUnavailable("MySQL: the table 'memories' is of another program: name another database")
-    if int(found[1]) != VERSION:
-        raise StoreUnavailable(
-            f"MySQL: the schema is version {found[1]}, this release knows {VERSION}: upgrade it"
-        )
+        version = _version(comment)
+        for statement in _FEED_TABLES:
+            cursor.execute(statement)
+        cursor.execute(_FIRST, (str(uuid.uuid4()),))
+        if version < VERSION:
+            cursor.execute(_OLDER)
 
 
 def columns(number: int | None, row: Row) -> tuple[Any, ...]:
@@ -189,6 +239,17 @@ def sort_values(fields: Sequence[SortField], values: Sequence[bytes]) -> list[So
         value.decode() if field.is_column else bytes.fromhex(value.decode())
         for field, value in zip(fields, values, strict=True)
     ]
+
+
+def _version(comment: str) -> int:
+    found = _COMMENT.match(comment)
+    if found is None:
+        raise StoreUnavailable("MySQL: the table 'memories' is of another program: name another database")
+    if int(found[1]) > VERSION:
+        raise StoreUnavailable(
+            f"MySQL: the schema is version {found[1]}, this release knows {VERSION}: upgrade it"
+        )
+    return int(found[1])
 
 
 def _filtered(filter: Mapping[str, str]) -> tuple[list[str], list[bytes]]:

@@ -69,14 +69,24 @@ class QdrantCollection:
             raise
 
     def retrieve(
-        self, ids: Sequence[str], call: Call, *, payload: bool | list[str] = True
+        self,
+        ids: Sequence[str],
+        call: Call,
+        *,
+        payload: bool | list[str] = True,
+        vectors: bool | list[str] = False,
     ) -> dict[str, models.Record]:
         """Read the points with these ids, which must be UUIDs; what is missing is left out."""
         points: dict[str, models.Record] = {}
         for chunk in _chunks(ids):
             found = self._run(
                 lambda client, chunk=chunk: client.retrieve(  # type: ignore[misc]
-                    self._name, chunk, with_payload=payload, consistency=_MAJORITY, timeout=seconds(call)
+                    self._name,
+                    chunk,
+                    with_payload=payload,
+                    with_vectors=vectors,
+                    consistency=_MAJORITY,
+                    timeout=seconds(call),
                 ),
                 call,
             )

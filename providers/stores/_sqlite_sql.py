@@ -7,6 +7,7 @@ a string at its first NUL, and give a number for true.
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import chain
 
 from ditto_tasks.contracts.errors import StoreUnavailable
 from ditto_tasks.contracts.json_value import decode_json
@@ -14,11 +15,17 @@ from providers.stores._paging import Paging, SortField, order_key
 from providers.stores._rows import json_text
 
 __all__ = [
+    "BURY",
+    "CHANGES",
     "DELETE",
     "DELETE_WORDS",
+    "FEED",
+    "FORGET",
     "INSERT",
     "INSERT_WORDS",
-    "LAST_NUMBER",
+    "LAST",
+    "SCHEMA",
+    "TOMBSTONES",
     "UPDATE",
     "UPDATE_WORDS",
     "create_schema",
@@ -29,10 +36,8 @@ __all__ = [
     "selecting",
 ]
 
-VERSION = 1  # of the schema, in the file's user_version
-
 # `number` is the rowid, by name so that VACUUM keeps it; it ties a record to its words.
-SCHEMA = (
+_RECORDS = (
     """
     CREATE TABLE memories (
         number INTEGER PRIMARY KEY,
@@ -51,13 +56,55 @@ SCHEMA = (
     """,
 )
 
-LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM memories"
-INSERT = "INSERT INTO memories (number, id, memory_key, content, metadata) VALUES (?, ?, ?, ?, ?)"
+# A record has a revision from its first change on that the feed knows: one of before has none. Tombstones are
+# numbered without a gap. `forgotten` is the greatest revision of a tombstone that is gone.
+_FEED = (
+    "ALTER TABLE memories ADD COLUMN revision INTEGER",
+    "CREATE UNIQUE INDEX memories_revision ON memories (revision) WHERE revision IS NOT NULL",
+    """
+    CREATE TABLE memory_tombstones (
+        number INTEGER PRIMARY KEY,
+        revision INTEGER NOT NULL UNIQUE,
+        id TEXT NOT NULL
+    )
+    """,
+    "CREATE TABLE memory_feed (store TEXT NOT NULL, forgotten INTEGER NOT NULL)",
+    "INSERT INTO memory_feed VALUES (lower(hex(randomblob(16))), 0)",
+)
+
+SCHEMA = (_RECORDS, _FEED)  # what each version added to the one before
+VERSION = len(SCHEMA)  # in the file's user_version
+
+_LAST_REVISION = """
+    max(
+        coalesce((SELECT max(revision) FROM memories WHERE revision IS NOT NULL), 0),
+        coalesce((SELECT max(revision) FROM memory_tombstones), 0)
+    )
+"""
+LAST = f"SELECT coalesce((SELECT max(number) FROM memories), 0), {_LAST_REVISION}"
+INSERT = (
+    "INSERT INTO memories (number, revision, id, memory_key, content, metadata) VALUES (?, ?, ?, ?, ?, ?)"
+)
 INSERT_WORDS = "INSERT INTO memory_words (rowid, words) VALUES (?, ?)"
-UPDATE = "UPDATE memories SET content = ?, metadata = ? WHERE number = ?"
+UPDATE = "UPDATE memories SET revision = ?, content = ?, metadata = ? WHERE number = ?"
 UPDATE_WORDS = "UPDATE memory_words SET words = ? WHERE rowid = ?"
 DELETE = "DELETE FROM memories WHERE number = ?"
 DELETE_WORDS = "DELETE FROM memory_words WHERE rowid = ?"
+
+FEED = f"SELECT store, forgotten, {_LAST_REVISION} + 1 FROM memory_feed"
+# To bind: a revision and a limit, both of them twice, and the limit.
+CHANGES = """
+    SELECT * FROM (SELECT revision, id FROM memories WHERE revision >= ? ORDER BY revision LIMIT ?)
+    UNION ALL
+    SELECT * FROM (SELECT revision, id FROM memory_tombstones WHERE revision >= ? ORDER BY revision LIMIT ?)
+    ORDER BY revision LIMIT ?
+"""
+BURY = "INSERT INTO memory_tombstones (revision, id) VALUES (?, ?)"
+TOMBSTONES = "SELECT (SELECT min(number) FROM memory_tombstones), (SELECT max(number) FROM memory_tombstones)"
+FORGET = (  # the tombstones up to a number
+    "UPDATE memory_feed SET forgotten = (SELECT max(revision) FROM memory_tombstones WHERE number <= ?)",
+    "DELETE FROM memory_tombstones WHERE number <= ?",
+)
 
 _COLUMNS = "id, memory_key, content, metadata"
 _FILTERS = {"key": "memory_key", "namespace": "metadata -> '$.namespace'", "kind": "metadata -> '$.kind'"}
@@ -66,7 +113,7 @@ Statement = tuple[str, list[str | bytes]]
 
 
 def create_schema(connection: sqlite3.Connection, *, path: str) -> None:
-    """Make the tables, unless they are there.
+    """Make the tables, or what an older version of them lacks.
 
     Raises:
         StoreUnavailable: the file belongs to a newer version of this store, or to another program.
@@ -79,12 +126,11 @@ def create_schema(connection: sqlite3.Connection, *, path: str) -> None:
         raise StoreUnavailable(
             f"SQLite file {path}: its schema is version {version}, this release knows {VERSION}: upgrade it"
         )
-    if version == 0:
-        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-            raise StoreUnavailable(f"SQLite file {path}: has tables of another program: name another file")
-        for statement in SCHEMA:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+    if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+        raise StoreUnavailable(f"SQLite file {path}: has tables of another program: name another file")
+    for statement in chain.from_iterable(SCHEMA[version:]):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
 
 

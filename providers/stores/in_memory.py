@@ -15,6 +15,7 @@ from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.contracts.memory import (
     DEFAULT_QUERY_LIMIT,
     DEFAULT_SEARCH_LIMIT,
+    ChangePage,
     MemoryDeleteInput,
     MemoryDeleteOutput,
     MemoryGetInput,
@@ -26,6 +27,7 @@ from ditto_tasks.contracts.memory import (
     MemoryUpdateInput,
     MemoryWriteInput,
 )
+from providers.stores._in_memory_feed import ChangeLog
 from providers.stores._paging import Paging, SortField, SortValue, checked_filter, order_key
 from providers.stores._rows import (
     Row,
@@ -66,6 +68,7 @@ class InMemoryStore:
         self._lock = threading.RLock()
         self._entries: dict[str, _Entry] = {}  # by id, oldest first
         self._ids: dict[str, str] = {}  # by key
+        self._changes = ChangeLog()
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -133,7 +136,8 @@ class InMemoryStore:
                     entries[place] = self._entries[existing]
                     checked_reuse(entries[place].row, draft)
             for entry in entries:
-                self._keep(entry)
+                if entry.row.id not in self._entries:
+                    self._keep(entry)
         return [item(entry.row) for entry in entries]
 
     def update(self, request: MemoryUpdateInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
@@ -157,7 +161,20 @@ class InMemoryStore:
                 key = self._entries.pop(id).row.key
                 if key is not None:
                     del self._ids[key]
+            self._changes.deleted(deleted)
         return trusted(MemoryDeleteOutput, {"deleted": deleted})
+
+    def change_cursor(self, call: Call = NO_CALL) -> str:
+        """Return the cursor of the present."""
+        self._check(call)
+        with self._lock:
+            return self._changes.cursor()
+
+    def changes(self, cursor: str, *, limit: int, call: Call = NO_CALL) -> ChangePage:
+        """Return what changed; revisions rise as writes follow."""
+        self._check(call)
+        with self._lock:
+            return self._changes.page(cursor, limit)
 
     def _check(self, call: Call) -> None:
         call.check()
@@ -166,6 +183,7 @@ class InMemoryStore:
 
     def _keep(self, entry: _Entry) -> None:
         self._entries[entry.row.id] = entry
+        self._changes.changed(entry.row.id)
         if entry.row.key is not None:
             self._ids[entry.row.key] = entry.row.id
 

@@ -16,6 +16,7 @@ from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.contracts.memory import (
     DEFAULT_QUERY_LIMIT,
     DEFAULT_SEARCH_LIMIT,
+    ChangePage,
     MemoryDeleteInput,
     MemoryDeleteOutput,
     MemoryGetInput,
@@ -27,9 +28,16 @@ from ditto_tasks.contracts.memory import (
     MemoryUpdateInput,
     MemoryWriteInput,
 )
+from providers.stores._feed import ChangeCursor, last_to_forget
 from providers.stores._mysql_connections import Address, Connections, Cursor
 from providers.stores._mysql_sql import (
+    ADVANCE,
+    CHANGES,
+    FEED,
+    FORGET,
     INSERT,
+    NOTE,
+    OLDEST_DELETION,
     UPDATE,
     columns,
     create_schema,
@@ -156,9 +164,12 @@ class MysqlStore:
                 created(row.id, draft) if row.key not in existing else checked_reuse(existing[row.key], draft)
                 for row, draft in zip(rows, drafts, strict=True)
             ]
-            fresh = [value for value, row in zip(values, rows, strict=True) if row.key not in existing]
+            fresh = [
+                (row.id, value) for value, row in zip(values, rows, strict=True) if row.key not in existing
+            ]
             for chunk in _chunks(fresh, call):
-                cursor.executemany(INSERT, chunk)
+                cursor.executemany(INSERT, [value for _, value in chunk])
+            _note(cursor, [id for id, _ in fresh], call)
             return written
 
         return self._connections.transact(call, work)
@@ -176,6 +187,7 @@ class MysqlStore:
             changed = [(numbered[patch.id][0], patched(numbered[patch.id][1], patch)) for patch in patches]
             for chunk in _chunks(changed, call):
                 cursor.executemany(UPDATE, [columns(number, row) for number, row in chunk])
+            _note(cursor, ids, call)
             return [item(row) for _, row in changed]
 
         return self._connections.transact(call, work)
@@ -188,9 +200,38 @@ class MysqlStore:
             numbers = {row.id: number for row, number in _rows(cursor, locking, "id", ids, call)}
             for chunk in _chunks(list(numbers.values()), call):
                 cursor.execute(deleting(len(chunk)), chunk)
+            _bury(cursor, list(numbers), call)
             return trusted(MemoryDeleteOutput, {"deleted": tuple(id for id in ids if id in numbers)})
 
         return self._connections.transact(call, work)
+
+    def change_cursor(self, call: Call = NO_CALL) -> str:
+        """Return the cursor of the present."""
+        call.check()
+        with self._connections.use(call) as connection, connection.cursor() as cursor:
+            store, revision, _, _ = _feed(cursor)
+        return _cursor(store, revision).text()
+
+    def changes(self, cursor: str, *, limit: int, call: Call = NO_CALL) -> ChangePage:
+        """Return what changed, transaction by transaction in the order of their commits.
+
+        For this, transactions that write end one after the other: the server cannot commit them in groups,
+        and each waits for those before it to note their changes and reach the disk.
+        """
+        call.check()
+        since = ChangeCursor.read(cursor, limit=limit, rest=1)
+        after = since.rest[0].encode()
+        with self._connections.use(call) as connection, connection.cursor() as asked:
+            # Whoever is to be seen by the next statement must have committed by this one.
+            store, revision, _, _ = _feed(asked)
+            asked.execute(CHANGES, (since.revision, revision, since.revision, after, limit + 1))
+            rows = [(number, id.decode()) for number, id in asked.fetchall()]
+            *_, forgotten = _feed(asked)  # read after the page: what was forgotten before it is known then
+        since.check(store, is_known=forgotten < since.revision <= revision + 1)
+        ids = tuple(id for _, id in rows[:limit])
+        if len(rows) <= limit:
+            return ChangePage(ids, _cursor(store, revision).text(), is_last=True)
+        return ChangePage(ids, ChangeCursor(store, rows[limit - 1][0], ids[-1:]).text(), is_last=False)
 
     def _literal(self, needle: str, filter: dict[str, str], limit: int, call: Call) -> list[MemoryHit]:
         hits: list[MemoryHit] = []
@@ -212,6 +253,44 @@ class MysqlStore:
 def open_mysql(rest: str) -> MysqlStore:
     """Open the store of `mysql://user:password@host:port/database`; `Address` has the details."""
     return MysqlStore(Address.parse(rest))
+
+
+def _note(cursor: Cursor, ids: Sequence[str], call: Call) -> None:
+    """Note changes, as the last thing before the commit: from here on other writers wait."""
+    if ids:
+        cursor.execute(ADVANCE, (0,))
+        _, revision, _, _ = _feed(cursor)
+        _keep(cursor, [(id.encode(), revision, None) for id in ids], call)
+
+
+def _bury(cursor: Cursor, ids: Sequence[str], call: Call) -> None:
+    """Note deletions likewise, and let the oldest tombstones go when there are too many."""
+    if ids:
+        cursor.execute(ADVANCE, (len(ids),))
+        _, revision, newest, _ = _feed(cursor)
+        numbered = enumerate(ids, newest - len(ids) + 1)
+        _keep(cursor, [(id.encode(), revision, number) for number, id in numbered], call)
+        cursor.execute(OLDEST_DELETION)
+        [(oldest,)] = cursor.fetchall()
+        last = last_to_forget(oldest, newest, len(ids))
+        for statement in FORGET if last >= oldest else ():
+            cursor.execute(statement, (last,))
+
+
+def _keep(cursor: Cursor, changes: Sequence[tuple[bytes, int, int | None]], call: Call) -> None:
+    for chunk in _chunks(changes, call):
+        cursor.executemany(NOTE, chunk)
+
+
+def _feed(cursor: Cursor) -> tuple[str, int, int, int]:
+    cursor.execute(FEED)
+    [(store, revision, deletions, forgotten)] = cursor.fetchall()
+    return store, revision, deletions, forgotten
+
+
+def _cursor(store: str, revision: int) -> ChangeCursor:
+    """Make the cursor of what comes after a revision."""
+    return ChangeCursor(store, revision + 1, ("",))
 
 
 def _rows(

@@ -19,6 +19,7 @@ from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.contracts.memory import (
     DEFAULT_QUERY_LIMIT,
     DEFAULT_SEARCH_LIMIT,
+    ChangePage,
     MemoryDeleteInput,
     MemoryDeleteOutput,
     MemoryDraft,
@@ -31,10 +32,13 @@ from ditto_tasks.contracts.memory import (
     MemoryUpdateInput,
     MemoryWriteInput,
 )
+from providers.stores._feed import ChangeCursor, most_to_forget, not_a_cursor, tombstones_beside
 from providers.stores._paging import BY_ID, Paging, checked_filter
-from providers.stores._postgres_connections import MAX_CONNECTIONS, Connections, Faults, Line
+from providers.stores._postgres_connections import MAX_CONNECTIONS, Connections, Faults, Line, psycopg
 from providers.stores._postgres_sql import (
+    CHANGES,
     DELETE,
+    FEED,
     INSERT,
     LOCK,
     SELECT_BY_ID,
@@ -66,6 +70,8 @@ CHUNK = 500  # records that a literal search reads at a time
 RACES = 5  # times that a key may be deleted by others between its conflict and the look at its record
 LONGEST_WORD = 500  # characters; PostgreSQL's limit is 2,046 bytes
 MOST_WORDS = 400_000  # bytes of one record's words; with what goes with them, PostgreSQL's limit is 1 MiB
+
+_SNAPSHOT = re.compile(r"[0-9]{1,18}:[0-9]{1,18}:[0-9,]*\Z")
 
 FAULTS = Faults(
     "The memory store",
@@ -213,8 +219,45 @@ class PostgresStore:
         call.check()
         ids = list(dict.fromkeys(request.ids))
         with self._connections.use(call) as line:
-            deleted = {id for (id,) in line.execute(DELETE, ([stored_text(id) for id in ids],))}
+            stored = [stored_text(id) for id in ids]
+            values = (stored, tombstones_beside(len(ids)), most_to_forget(len(ids)))
+            deleted = {id for (id,) in line.execute(DELETE, values)}
         return trusted(MemoryDeleteOutput, {"deleted": tuple(id for id in ids if id in deleted)})
+
+    def change_cursor(self, call: Call = NO_CALL) -> str:
+        """Return the cursor of the present, which is a snapshot of transactions."""
+        call.check()
+        with self._connections.use(call) as line:
+            [(store, now)] = line.execute(FEED).fetchall()
+        return _cursor(store, seen=now).text()
+
+    def changes(self, cursor: str, *, limit: int, call: Call = NO_CALL) -> ChangePage:
+        """Return what changed, in the order in which the changing transactions began to write.
+
+        Changes that a snapshot did not see are told, however old the transaction is that commits them; none
+        waits for another. A walk over several pages takes in what its first page could see: its last one has
+        more after it if anything was committed meanwhile.
+        """
+        call.check()
+        since = ChangeCursor.read(cursor, limit=limit, rest=3)
+        seen, until, id = since.rest
+        if not (_SNAPSHOT.match(seen) and (not until or _SNAPSHOT.match(until))):
+            raise not_a_cursor()
+        values = {"revision": str(since.revision), "id": id, "seen": seen, "limit": limit + 1}
+        with self._connections.use(call) as line:
+            try:
+                rows = line.execute(CHANGES, values, prepare=False).fetchall()
+            except psycopg.DataError:  # a snapshot that cannot be, or a text with NUL
+                raise not_a_cursor() from None
+        store, forgotten, now, *_ = rows[0]
+        since.check(store, is_known=forgotten < _oldest(seen) and _newest(seen) <= _newest(now))
+        until = until or now
+        found = [(revision, id) for *_, revision, id in rows if id is not None]
+        ids = tuple(id for _, id in found[:limit])
+        if len(found) <= limit:
+            return ChangePage(ids, _cursor(store, seen=until).text(), is_last=until == now)
+        revision, id = found[limit - 1]
+        return ChangePage(ids, ChangeCursor(store, revision, (seen, until, id)).text(), is_last=False)
 
     @contextmanager
     def _writing(self, call: Call) -> Iterator[Line]:
@@ -243,6 +286,21 @@ class PostgresStore:
 def open_postgres(rest: str) -> PostgresStore:
     """Open the store of `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`."""
     return PostgresStore(rest)
+
+
+def _cursor(store: str, *, seen: str) -> ChangeCursor:
+    """Make the cursor of what a snapshot did not see; within a walk, it also holds the first page's."""
+    return ChangeCursor(store, _oldest(seen), (seen, "", ""))
+
+
+def _oldest(snapshot: str) -> int:
+    """Return the id of the oldest transaction that was open."""
+    return int(snapshot.split(":")[0])
+
+
+def _newest(snapshot: str) -> int:
+    """Return the id that the next transaction was to have."""
+    return int(snapshot.split(":")[1])
 
 
 def _insert(line: Line, drafts: dict[str, MemoryDraft]) -> dict[str, MemoryDraft]:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,6 +19,7 @@ from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.contracts.memory import (
     DEFAULT_QUERY_LIMIT,
     DEFAULT_SEARCH_LIMIT,
+    ChangePage,
     MemoryDeleteInput,
     MemoryDeleteOutput,
     MemoryGetInput,
@@ -29,6 +31,7 @@ from ditto_tasks.contracts.memory import (
     MemoryUpdateInput,
     MemoryWriteInput,
 )
+from providers.stores._feed import ChangeCursor, change_page, last_to_forget
 from providers.stores._paging import BY_ID, Paging, checked_filter
 from providers.stores._rows import (
     Row,
@@ -43,11 +46,16 @@ from providers.stores._rows import (
 )
 from providers.stores._sqlite_connections import Connections, interruptible
 from providers.stores._sqlite_sql import (
+    BURY,
+    CHANGES,
     DELETE,
     DELETE_WORDS,
+    FEED,
+    FORGET,
     INSERT,
     INSERT_WORDS,
-    LAST_NUMBER,
+    LAST,
+    TOMBSTONES,
     UPDATE,
     UPDATE_WORDS,
     create_schema,
@@ -159,11 +167,13 @@ class SqliteStore:
                 for row, draft in zip(rows, drafts, strict=True)
             ]
             fresh = [pair for pair in zip(rows, words, strict=True) if pair[0].key not in existing]
-            (number,) = connection.execute(LAST_NUMBER).fetchone()
-            numbered = [(place, row, text) for place, (row, text) in enumerate(fresh, number + 1)]
+            number, revision = connection.execute(LAST).fetchone()
+            numbered = [(place, row, text) for place, (row, text) in enumerate(fresh, 1)]
             for chunk in _chunks(numbered, call):
-                connection.executemany(INSERT, [(place, *row) for place, row, _ in chunk])
-                connection.executemany(INSERT_WORDS, [(place, text) for place, _, text in chunk])
+                connection.executemany(
+                    INSERT, [(number + place, revision + place, *row) for place, row, _ in chunk]
+                )
+                connection.executemany(INSERT_WORDS, [(number + place, text) for place, _, text in chunk])
         return written
 
     def update(self, request: MemoryUpdateInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
@@ -179,9 +189,10 @@ class SqliteStore:
             changed = [
                 (numbered[patch.id][0], patched(numbered[patch.id][1], patch), patch) for patch in patches
             ]
+            revisions = count(_next_revision(connection))
             for chunk in _chunks(changed, call):
                 connection.executemany(
-                    UPDATE, [(row.content, row.metadata, place) for place, row, _ in chunk]
+                    UPDATE, [(next(revisions), row.content, row.metadata, place) for place, row, _ in chunk]
                 )
                 connection.executemany(
                     UPDATE_WORDS,
@@ -199,10 +210,31 @@ class SqliteStore:
         ids = list(dict.fromkeys(request.ids))
         with self._writing(call) as connection:
             numbers = {row.id: number for number, row in _rows(connection, "id", ids, call)}
+            tombstones = list(enumerate(numbers, _next_revision(connection)))
             for chunk in _chunks([(number,) for number in numbers.values()], call):
                 connection.executemany(DELETE, chunk)
                 connection.executemany(DELETE_WORDS, chunk)
+            _bury(connection, tombstones)
         return trusted(MemoryDeleteOutput, {"deleted": tuple(id for id in ids if id in numbers)})
+
+    def change_cursor(self, call: Call = NO_CALL) -> str:
+        """Return the cursor of the present."""
+        call.check()
+        with self._connections.use() as connection:
+            store, _, following = connection.execute(FEED).fetchone()
+        return ChangeCursor(store, following).text()
+
+    def changes(self, cursor: str, *, limit: int, call: Call = NO_CALL) -> ChangePage:
+        """Return what changed; one transaction writes at a time, so revisions rise as commits follow."""
+        call.check()
+        since = ChangeCursor.read(cursor, limit=limit)
+        place = (since.revision, limit + 1)
+        with self._connections.use() as connection, interruptible(connection, call):
+            rows = connection.execute(CHANGES, (*place, *place, limit + 1)).fetchall()
+            # read after the page: what was forgotten before it is known then
+            store, forgotten, following = connection.execute(FEED).fetchone()
+        since.check(store, is_known=forgotten < since.revision <= following)
+        return change_page(since, rows, limit)
 
     @contextmanager
     def _writing(self, call: Call) -> Iterator[sqlite3.Connection]:
@@ -243,6 +275,20 @@ def _rows(
     for chunk in _chunks(values, call):
         for *row, number in connection.execute(selecting(column, len(chunk)), chunk):
             yield number, Row(*row)
+
+
+def _next_revision(connection: sqlite3.Connection) -> int:
+    _, revision = connection.execute(LAST).fetchone()
+    return int(revision) + 1
+
+
+def _bury(connection: sqlite3.Connection, tombstones: Sequence[tuple[int, str]]) -> None:
+    """Keep revisions and ids of records that were deleted, and let the oldest go when there are too many."""
+    connection.executemany(BURY, tombstones)
+    oldest, newest = connection.execute(TOMBSTONES).fetchone()
+    if tombstones and (last := last_to_forget(oldest, newest, len(tombstones))) >= oldest:
+        for statement in FORGET:
+            connection.execute(statement, (last,))
 
 
 def _chunks(values: Sequence[T], call: Call) -> Iterator[Sequence[T]]:

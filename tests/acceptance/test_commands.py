@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import DITTO, Shell
 from tests.conftest import connected
 
@@ -30,7 +32,8 @@ def counts(shell: Shell, *paths: str) -> tuple[int, int, int, int]:
 
 
 def test_every_command_has_an_example(shell: Shell) -> None:
-    commands = "up", "worker", "invoke", "result", "cancel", "status", "schedules", "ingest", "search", "demo"
+    listing = "status", "schedules", "search", "targets"
+    commands = ("up", "worker", "invoke", "result", "cancel", "ingest", "demo", *listing)
     for command in commands:
         shown = shell.run(command, "--help")
         assert shown.returncode == 0
@@ -65,15 +68,19 @@ def test_cancel_keeps_a_waiting_call_from_running(shell: Shell, broker_url: str)
         invocation = runtime.submit("MEMORY.WRITE", {"memories": [{"key": "late", "content": 1}]})
         assert shell.json("cancel", invocation.id, "--json", environ=environ)["state"] == "pending"
         shell.environ["DITTO_BROKER_URL"] = broker_url
-        shell.up()
+        shell.up("memory")
         assert invocation.result(30).status == "cancelled"
     assert shell.json("invoke", "MEMORY.GET", '{"keys": ["late"]}')["output"] == []
 
 
 def test_status_shows_queues_workers_and_capabilities(running: Shell) -> None:
     status = running.json("status", "--json")
-    assert status["capabilities"] == ["MEMORY"]
-    assert [worker["concurrency"] for worker in status["workers"]] == [8]
+    assert status["capabilities"] == ["MEMORY", "REINDEX", "RETRIEVAL"]
+    assert {worker["type"]: worker["concurrency"] for worker in status["workers"]} == {
+        "MEMORY": 8,
+        "REINDEX": 2,
+        "RETRIEVAL": 8,
+    }
     get = next(queue for queue in status["queues"] if queue["node"] == "MEMORY.GET")
     assert get == {"name": "ditto.memory.get", "node": "MEMORY.GET", "waiting": 0, "workers": 1}
     assert "ditto.memory.get" in running.run("status").stdout
@@ -86,15 +93,63 @@ def test_ingest_twice_changes_nothing_and_follows_what_the_files_say(running: Sh
     assert counts(running, "pages/guide.md", str(pages / "notes.txt")) == (0, 0, 3, 0)
     (pages / "guide.md").write_text("# Guide\n\nHow tides come about, and when.\n")
     assert counts(running, "pages") == (0, 1, 1, 1)
-    hits = running.json("search", "when do tides come", "--json", "--limit", "1")
-    assert hits[0]["memory"]["content"] == "# Guide\n\nHow tides come about, and when."
-    assert hits[0]["memory"]["metadata"] == {
+    [candidate] = running.json("search", "when do tides come", "--json", "--limit", "1")["candidates"]
+    assert candidate["content"]["content"] == "# Guide\n\nHow tides come about, and when."
+    assert candidate["content"]["metadata"] == {
         "kind": "document",
         "path": "pages/guide.md",
         "position": 1,
         "heading": "Guide",
     }
-    assert running.json("search", "moon pulls water", "--json") == []
+    gone = running.json("search", "moon pulls water", "--strategy", "keyword", "--json")
+    assert gone["candidates"] == []
+
+
+def test_what_is_ingested_is_found_by_words_by_meaning_and_by_both(running: Shell) -> None:
+    write_pages(running.folder)
+    running.json("ingest", "pages", "--json")
+    for strategy in ("keyword", "vector", "hybrid"):
+        output = running.json("search", "how tides come about", "--strategy", strategy, "--json")
+        assert output["strategy"] == strategy
+        assert output["candidates"][0]["content"]["metadata"]["path"] == "pages/guide.md"
+    by_meaning = running.json(
+        "search", "ebb and flow of the sea", "--strategy", "vector", "--limit", "1", "--json"
+    )
+    assert "ides" in by_meaning["candidates"][0]["content"]["content"]
+
+
+def test_search_takes_filters_and_explains(running: Shell) -> None:
+    write_pages(running.folder)
+    running.json("ingest", "pages", "--json")
+    arguments = ("search", "tides", "--filter", "kind=document", "--explain")
+    explained = running.json(*arguments, "--json")["metadata"]["explanation"]
+    for entry in explained["candidates"]:
+        added = sum(branch["contribution"] for branch in entry["branches"])
+        assert added == pytest.approx(entry["before"]["score"])
+    shown = running.run(*arguments).stdout
+    assert "adds" in shown
+    assert "keyword" in shown
+    assert running.json("search", "tides", "--filter", "kind=other", "--json")["candidates"] == []
+    for wrong in (
+        ("--filter", "kind"),
+        ("--filter", "colour=red"),
+        ("--strategy", "rag"),
+        ("--target", "no"),
+    ):
+        assert running.run("search", "tides", *wrong.split()).returncode in (1, 2)
+
+
+def test_targets_shows_what_there_is_to_search(running: Shell) -> None:
+    write_pages(running.folder)
+    running.json("ingest", "pages", "--json")
+    [target] = running.json("targets", "--json")
+    assert target["name"] == "memories"
+    assert target["strategies"] == ["keyword", "vector", "hybrid"]
+    assert target["defaultStrategy"] == "hybrid"
+    assert target["drift"]["stale"] == target["drift"]["orphaned"] == 0
+    assert target["records"] - target["indexed"] == target["drift"]["missing"]
+    assert target["dimensions"] == 384
+    assert "memories" in running.run("targets").stdout
 
 
 def test_ingest_removes_all_that_a_much_shorter_file_leaves(running: Shell) -> None:
@@ -109,7 +164,15 @@ def test_ingest_says_what_it_skipped(running: Shell) -> None:
     write_pages(running.folder)
     done = running.json("ingest", "pages", "--json")
     assert (done["files"], done["skipped"]) == (2, 1)
-    assert running.run("ingest", "pages").stdout.endswith("from 2 files (1 skipped)\n")
+    assert "from 2 files (1 skipped); 0 embedded" in running.run("ingest", "pages").stdout
+
+
+def test_ingest_says_when_nothing_is_embedded(shell: Shell) -> None:
+    write_pages(shell.folder)
+    shell.up("memory")
+    done = shell.json("ingest", "pages", "--json")
+    assert (done["new"], done["embedded"], done["isIndexed"]) == (3, 0, False)
+    assert "ditto-tasks worker reindex" in shell.run("ingest", "pages").stdout
 
 
 def test_output_survives_a_closed_pipe(running: Shell) -> None:
@@ -144,7 +207,8 @@ def test_demo_on_a_small_folder(shell: Shell) -> None:
     shown = shell.run("demo", "pages")
     assert shown.returncode == 0, shown.stderr
     assert "3 new" in shown.stdout
-    assert "MEMORY.SEARCH" in shown.stdout
+    for said in ("keyword:", "vector:", "hybrid:", "adds"):
+        assert said in shown.stdout
     assert '"executionId"' in shown.stdout
     assert "ditto.memory.search" in shown.stdout
     assert "median" in shown.stdout

@@ -2,11 +2,14 @@
 
 `MemoryStoreContract` is every store's; `RandomIdContract` is for those whose ids do not follow from keys,
 `SortedListingContract` for those that list in other orders than by id, `KeywordSearchContract` for those that
-find words.
+find words, `ChangeFeedContract` for those that tell what changed, and `KeptFeedContract` if their records are
+there after reopening.
 """
 
 import base64
+import json
 import os
+import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +26,7 @@ from ditto_tasks.contracts.cancellation import Cancellation
 from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, MemoryNodeError
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.memory import (
+    ChangeFeed,
     MemoryDeleteInput,
     MemoryGetInput,
     MemoryItem,
@@ -35,10 +39,13 @@ from ditto_tasks.contracts.memory import (
 )
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.nodes.memory import Memory
-from providers.stores import Store
+from providers.stores import Store, _feed
+from providers.stores.in_memory import InMemoryStore
 
 WRITERS = 16
 WAIT = 30.0  # seconds; a bound on what ends within a few milliseconds
+CHANGES = 40  # of each of the writers that a follower follows
+MOST_PAGES = 10_000
 
 with_fixtures = settings(
     max_examples=int(os.environ.get("STORE_EXAMPLES", "40")),
@@ -652,6 +659,288 @@ class KeywordSearchContract:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(64)))
         assert _found(memory, "apple") == []
+
+
+class ChangeFeedContract:
+    @pytest.fixture
+    def memory(self, store: Store) -> Memory:
+        return Memory(store)
+
+    @pytest.fixture
+    def feed(self, store: Store) -> ChangeFeed:
+        assert isinstance(store, ChangeFeed)
+        return store
+
+    def test_nothing_has_changed_at_first(self, feed: ChangeFeed) -> None:
+        page = feed.changes(feed.change_cursor(), limit=10)
+        assert page.ids == ()
+        assert page.is_last
+        assert feed.changes(page.cursor, limit=10).ids == ()
+
+    def test_each_write_update_and_delete_is_told_once(self, feed: ChangeFeed, memory: Memory) -> None:
+        cursor = feed.change_cursor()
+        [record] = _write(memory, {"content": 1})
+        for change in (
+            lambda: None,
+            lambda: memory.update({"memories": [{"id": record["id"], "content": 2}]}).unwrap(),
+            lambda: memory.update({"memories": [{"id": record["id"], "metadata": {"a": 1}}]}).unwrap(),
+            lambda: memory.delete({"ids": [record["id"]]}).unwrap(),
+        ):
+            change()
+            ids, cursor = _changed(feed, cursor)
+            assert ids == [record["id"]]
+            assert _changed(feed, cursor)[0] == []
+
+    def test_changes_of_before_the_cursor_are_not_told(self, feed: ChangeFeed, memory: Memory) -> None:
+        [kept, removed] = _write(memory, {"content": 1}, {"content": 2})
+        memory.delete({"ids": [removed["id"]]}).unwrap()
+        cursor = feed.change_cursor()
+        assert _changed(feed, cursor)[0] == []
+        memory.update({"memories": [{"id": kept["id"], "content": 3}]}).unwrap()
+        assert _changed(feed, cursor)[0] == [kept["id"]]
+
+    def test_changes_come_oldest_first_and_a_record_at_its_last(
+        self, feed: ChangeFeed, memory: Memory
+    ) -> None:
+        cursor = feed.change_cursor()
+        ids = [_write(memory, {"content": number})[0]["id"] for number in range(5)]
+        memory.update({"memories": [{"id": ids[1], "content": "new"}]}).unwrap()
+        memory.delete({"ids": [ids[0]]}).unwrap()
+        memory.update({"memories": [{"id": ids[3], "content": "new"}]}).unwrap()
+        assert _changed(feed, cursor)[0] == [ids[2], ids[4], ids[1], ids[0], ids[3]]
+
+    def test_pages_go_on_where_the_one_before_ended(self, feed: ChangeFeed, memory: Memory) -> None:
+        cursor = feed.change_cursor()
+        batch = [record["id"] for record in _write(memory, *({"content": n} for n in range(7)))]
+        memory.delete({"ids": batch[:3]}).unwrap()
+        for limit in (1, 2, 3, 7, 8):
+            ids, end = _changed(feed, cursor, limit)
+            assert sorted(ids) == sorted(batch)
+            assert set(ids[4:]) == set(batch[:3])
+            assert _changed(feed, end)[0] == []
+
+    def test_a_full_page_is_the_last_when_nothing_comes_after(self, feed: ChangeFeed, memory: Memory) -> None:
+        cursor = feed.change_cursor()
+        _write(memory, {"content": 1}, {"content": 2})
+        assert not feed.changes(cursor, limit=1).is_last
+        assert feed.changes(cursor, limit=2).is_last
+
+    def test_a_deleted_record_stays_deleted_when_its_key_is_used_again(
+        self, feed: ChangeFeed, memory: Memory
+    ) -> None:
+        [first] = _write(memory, {"key": "k", "content": 1})
+        cursor = feed.change_cursor()
+        memory.delete({"ids": [first["id"]]}).unwrap()
+        [second] = _write(memory, {"key": "k", "content": 2})
+        assert _changed(feed, cursor)[0] == [first["id"], second["id"]]
+        assert memory.get({"ids": [first["id"], second["id"]]}).unwrap() == [second]
+
+    def test_what_changes_nothing_is_no_change(self, feed: ChangeFeed, memory: Memory) -> None:
+        [record] = _write(memory, {"key": "k", "content": 1})
+        cursor = feed.change_cursor()
+        _write(memory, {"key": "k", "content": 1})
+        assert _code(memory.write({"memories": [{"content": 1}, {"key": "k", "content": 2}]}))
+        patches = [{"id": record["id"], "content": 2}, {"id": "missing", "content": 2}]
+        assert _code(memory.update({"memories": patches}))
+        memory.delete({"ids": ["missing"]}).unwrap()
+        memory.write({"memories": []})
+        assert _changed(feed, cursor)[0] == []
+
+    def test_a_record_beside_an_existing_one_is_told_alone(self, feed: ChangeFeed, memory: Memory) -> None:
+        _write(memory, {"key": "k", "content": 1})
+        cursor = feed.change_cursor()
+        [_, fresh] = _write(memory, {"key": "k", "content": 1}, {"content": 2})
+        assert _changed(feed, cursor)[0] == [fresh["id"]]
+
+    def test_a_batch_of_many_is_told_whole(self, feed: ChangeFeed, memory: Memory) -> None:
+        cursor = feed.change_cursor()
+        ids = {record["id"] for record in _write(memory, *({"content": n} for n in range(1_100)))}
+        assert set(_changed(feed, cursor, 400)[0]) == ids
+        memory.update({"memories": [{"id": id, "content": 0} for id in ids]}).unwrap()
+        cursor = feed.change_cursor()
+        memory.delete({"ids": list(ids)}).unwrap()
+        assert set(_changed(feed, cursor, 400)[0]) == ids
+
+    @pytest.mark.parametrize("cursor", ["", "x", "é", "bnVsbA==", "W10=", "WyJhIiwxXQ==", "\ud800"])
+    def test_what_is_no_cursor_is_refused(self, feed: ChangeFeed, cursor: str) -> None:
+        with pytest.raises(MemoryNodeError, match="INVALID_INPUT"):
+            feed.changes(cursor, limit=1)
+
+    @with_fixtures
+    @given(data=st.data())
+    def test_any_text_in_a_cursor_is_taken_or_refused(self, feed: ChangeFeed, data: st.DataObject) -> None:
+        parts = json.loads(base64.urlsafe_b64decode(feed.change_cursor()))
+        place = data.draw(st.integers(0, len(parts) - 1))
+        parts[place] = data.draw(
+            st.integers(-1, 2**65) | texts | st.sampled_from([None, "1:1:", "9:1:", "5:9:7,6", "\ud800"])
+        )
+        cursor = base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+        assert _refusal(feed, cursor) in (None, "INVALID_INPUT", "CURSOR_EXPIRED")
+
+    def test_a_cursor_of_another_store_is_refused(self, feed: ChangeFeed) -> None:
+        with InMemoryStore() as other, pytest.raises(MemoryNodeError, match="INVALID_INPUT"):
+            feed.changes(other.change_cursor(), limit=1)
+
+    @pytest.mark.parametrize("limit", [0, -1])
+    def test_a_limit_below_one_is_refused(self, feed: ChangeFeed, limit: int) -> None:
+        with pytest.raises(MemoryNodeError, match="INVALID_INPUT"):
+            feed.changes(feed.change_cursor(), limit=limit)
+
+    def test_a_cursor_expires_when_deletions_after_it_are_forgotten(
+        self, feed: ChangeFeed, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_feed, "MAX_TOMBSTONES", 3)
+        records = [record["id"] for record in _write(memory, *({"content": n} for n in range(8)))]
+        cursors = []
+        for id in records:
+            cursors.append(feed.change_cursor())
+            memory.delete({"ids": [id]}).unwrap()
+        for cursor in cursors[:5]:
+            with pytest.raises(MemoryNodeError, match="CURSOR_EXPIRED"):
+                feed.changes(cursor, limit=1)
+        for place, cursor in enumerate(cursors[5:], 5):
+            assert _changed(feed, cursor)[0] == records[place:]
+
+    def test_a_delete_forgets_at_most_twice_what_it_adds(
+        self, feed: ChangeFeed, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = [record["id"] for record in _write(memory, *({"content": n} for n in range(14)))]
+        cursors = []
+        for place in range(10):
+            cursors.append(feed.change_cursor())
+            memory.delete({"ids": [ids[place]]}).unwrap()
+        monkeypatch.setattr(_feed, "MAX_TOMBSTONES", 1)
+        for step in range(1, 4):
+            memory.delete({"ids": [ids[9 + step]]}).unwrap()
+            with pytest.raises(MemoryNodeError, match="CURSOR_EXPIRED"):
+                feed.changes(cursors[2 * step - 1], limit=1)
+            assert feed.changes(cursors[2 * step], limit=1).ids == (ids[2 * step],)
+
+    @pytest.mark.parametrize("index", range(2))
+    def test_a_call_for_changes_that_is_not_wanted_is_ended(self, feed: ChangeFeed, index: int) -> None:
+        cursor = feed.change_cursor()
+        cancel = Cancellation()
+        cancel.cancel("changed my mind")
+        for call, error in (
+            (Call(cancel=cancel), InvocationCancelled),
+            (Call(deadline=0.0), DeadlineExceeded),
+        ):
+            with pytest.raises(error):
+                feed.changes(cursor, limit=1, call=call) if index else feed.change_cursor(call)
+
+    def test_a_closed_store_tells_nothing(self, store: Store, feed: ChangeFeed) -> None:
+        cursor = feed.change_cursor()
+        store.close()
+        with pytest.raises(MemoryNodeError, match="STORE_UNAVAILABLE"):
+            feed.change_cursor()
+        with pytest.raises(MemoryNodeError, match="STORE_UNAVAILABLE"):
+            feed.changes(cursor, limit=1)
+
+    def test_a_follower_beside_eight_writers_misses_nothing(self, feed: ChangeFeed, memory: Memory) -> None:
+        follower = Follower(feed, memory)
+        start = threading.Barrier(9)
+
+        def change(seed: int) -> None:
+            choice, own = random.Random(seed), [f"{seed}"]
+            start.wait(WAIT)
+            for _ in range(CHANGES):
+                own = _changed_somehow(memory, choice, own)
+
+        with ThreadPoolExecutor(8) as pool:
+            writers = [pool.submit(change, seed) for seed in range(8)]
+            start.wait(WAIT)
+            while not all(writer.done() for writer in writers):
+                follower.follow(limit=5)
+            for writer in writers:
+                writer.result(WAIT)
+        follower.catch_up()
+        assert follower.records == {record["id"]: record for record in _everything(memory)}
+
+
+class KeptFeedContract:
+    """The fixture `reopened` opens the same records anew."""
+
+    def test_a_cursor_outlives_the_store_that_gave_it(
+        self, store: Store, reopened: Callable[[], Store]
+    ) -> None:
+        assert isinstance(store, ChangeFeed)
+        [first, second] = _write(Memory(store), {"content": 1}, {"content": 2})
+        cursor = store.change_cursor()
+        Memory(store).delete({"ids": [first["id"]]}).unwrap()
+        store.close()
+        with reopened() as again:
+            assert isinstance(again, ChangeFeed)
+            Memory(again).update({"memories": [{"id": second["id"], "content": 3}]}).unwrap()
+            assert _changed(again, cursor)[0] == [first["id"], second["id"]]
+
+
+class Follower:
+    """Keeps a picture of a store's records by following its changes."""
+
+    def __init__(self, feed: ChangeFeed, memory: Memory) -> None:
+        self._feed = feed
+        self._memory = memory
+        self._cursor = feed.change_cursor()
+        self.records = {record["id"]: record for record in _everything(memory)}
+
+    def follow(self, limit: int = 100) -> bool:
+        """Take one page in; tells whether it was the last."""
+        page = self._feed.changes(self._cursor, limit=limit)
+        assert len(set(page.ids)) == len(page.ids) <= limit
+        now = {record["id"]: record for record in self._memory.get({"ids": list(page.ids)}).unwrap()}
+        for id in page.ids:
+            self.records.pop(id, None)
+        self.records.update(now)
+        self._cursor = page.cursor
+        return page.is_last
+
+    def catch_up(self) -> None:
+        for _ in range(MOST_PAGES):
+            if self.follow():
+                return
+        pytest.fail("the changes have no end")
+
+
+def _changed(feed: ChangeFeed, cursor: str, limit: int = 1_000) -> tuple[list[str], str]:
+    """Read on to the last page; gives the ids and the cursor after them."""
+    ids: list[str] = []
+    for _ in range(MOST_PAGES):
+        page = feed.changes(cursor, limit=limit)
+        assert len(page.ids) <= limit
+        ids += page.ids
+        cursor = page.cursor
+        if page.is_last:
+            return ids, cursor
+    pytest.fail("the changes have no end")
+
+
+def _refusal(feed: ChangeFeed, cursor: str) -> str | None:
+    try:
+        feed.changes(cursor, limit=1)
+    except MemoryNodeError as refusal:
+        return refusal.code
+    return None
+
+
+def _changed_somehow(memory: Memory, choice: random.Random, own: list[str]) -> list[str]:
+    """Write, update or delete a few records; `own` names the writer, then its records."""
+    name, *ids = own
+    some = choice.sample(ids, min(len(ids), 3))
+    what = choice.choice(("write", "update", "delete"))
+    if what == "write" or not some:
+        drafts = [
+            {"content": choice.random(), "metadata": {"writer": name}} for _ in range(choice.randint(1, 5))
+        ]
+        return [*own, *(record["id"] for record in _write(memory, *drafts))]
+    if what == "update":
+        memory.update({"memories": [{"id": id, "content": choice.random()} for id in some]}).unwrap()
+        return own
+    memory.delete({"ids": some}).unwrap()
+    return [id for id in own if id not in some]
+
+
+def _everything(memory: Memory) -> list[dict[str, Any]]:
+    return list(_pages(memory, {"limit": 1_000}))
 
 
 def _write(memory: Memory, *drafts: dict[str, Any]) -> list[dict[str, Any]]:

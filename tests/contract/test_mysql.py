@@ -25,6 +25,8 @@ from ditto_tasks.nodes.memory import Memory
 from providers.stores import _mysql_connections as connections
 from providers.stores import open_store
 from providers.stores._mysql_connections import Address
+from providers.stores._mysql_sql import ADVANCE, CHANGES, FEED, INSERT, NOTE, SCHEMA, columns
+from providers.stores._rows import Row
 from providers.stores._stems import encoded
 from providers.stores.mysql import MysqlStore
 from tests.conftest import free_port, wait_until
@@ -121,10 +123,30 @@ def test_a_table_of_another_program_or_a_newer_version_is_refused(mysql_server: 
     mysql_server.execute("CREATE TABLE memories (id INT)", database=database)
     with pytest.raises(StoreUnavailable, match="another program"):
         open_store(mysql_server.url(database))
-    comment = "ditto-tasks memories, version 2"
+    comment = "ditto-tasks memories, version 3"
     mysql_server.execute("ALTER TABLE memories COMMENT = %s", comment, database=database)
-    with pytest.raises(StoreUnavailable, match="version 2, this release knows 1"):
+    with pytest.raises(StoreUnavailable, match="version 3, this release knows 2"):
         open_store(mysql_server.url(database))
+    mysql_server.drop(database)
+
+
+def test_tables_from_before_the_change_feed_get_one(mysql_server: MysqlServer) -> None:
+    database = mysql_server.fresh_database()
+    mysql_server.execute(SCHEMA.replace("version 2", "version 1"), database=database)
+    rows = [columns(None, Row(f"id{n}", f"k{n}", f'"apple {n}"', None)) for n in range(1, 4)]
+    with mysql_server.connection(database) as connection, connection.cursor() as cursor:
+        cursor.executemany(INSERT, rows)
+    with ThreadPoolExecutor(4) as pool:
+        for store in pool.map(lambda _: opened(mysql_server.url(database)), range(4)):
+            store.close()
+    with opened(mysql_server.url(database)) as store:
+        cursor_ = store.change_cursor()
+        assert store.changes(cursor_, limit=9).ids == ()
+        assert len(Memory(store).search({"query": "apple"}).unwrap()) == 3
+        Memory(store).update({"memories": [{"id": "id2", "content": "pear"}]}).unwrap()
+        Memory(store).delete({"ids": ["id1"]}).unwrap()
+        [record] = write(store, {"content": "new"})
+        assert store.changes(cursor_, limit=9).ids == ("id2", "id1", record["id"])
     mysql_server.drop(database)
 
 
@@ -204,6 +226,45 @@ def test_a_value_over_the_servers_limit_is_refused(store: MysqlStore) -> None:
     assert result.error is not None
     assert result.error.code == "INVALID_INPUT"
     assert listed(store) == [kept]
+
+
+# --- changes amid transactions
+
+
+def test_a_transaction_that_began_first_and_commits_last_is_told(
+    store: MysqlStore, mysql_server: MysqlServer, mysql_database: str
+) -> None:
+    [held, other] = write(store, {"content": "old"}, {"content": "old"})
+    cursor = store.change_cursor()
+    with mysql_server.connection(mysql_database) as slow, slow.cursor() as slowly:
+        slowly.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # no lock on the gap beside it
+        slow.begin()
+        slowly.execute("UPDATE memories SET content = '1' WHERE id = %s", (held["id"],))
+        quick = [write(store, {"content": n})[0]["id"] for n in range(3)]
+        first = store.changes(cursor, limit=2)
+        assert list(first.ids) == quick[:2]
+        slowly.execute(ADVANCE, (0,))
+        slowly.execute(FEED)
+        [(_, revision, _, _)] = slowly.fetchall()
+        slowly.execute(NOTE, (held["id"], revision, None))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.delete, _ids(other["id"]))
+            wait_until(lambda: running(mysql_server), what="the other writer waits for the end of this one")
+            second = store.changes(first.cursor, limit=2)
+            assert list(second.ids) == quick[2:]
+            assert second.is_last
+            slow.commit()
+            waiting.result(WAIT)
+    assert store.changes(second.cursor, limit=2).ids == (held["id"], other["id"])
+
+
+def test_changes_are_read_from_an_index(
+    store: MysqlStore, mysql_server: MysqlServer, mysql_database: str
+) -> None:
+    write(store, *({"content": n} for n in range(1_000)))
+    plan = mysql_server.execute(f"EXPLAIN {CHANGES}", 5, 9, 5, b"", 9, database=mysql_database)
+    assert "memory_changes_revision" in plan[0]
+    assert "Using filesort" not in str(plan)
 
 
 # --- calls that end

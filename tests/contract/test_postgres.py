@@ -1,5 +1,6 @@
 """What only PostgreSQL can get wrong: the server, processes, driver errors, statements that run long."""
 
+import base64
 import multiprocessing
 import os
 import signal
@@ -27,13 +28,14 @@ from ditto_tasks.contracts.errors import (
     StoreUnavailable,
 )
 from ditto_tasks.contracts.index import IndexManifest
+from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.contracts.memory import MemoryQueryInput, MemoryWriteInput
 from ditto_tasks.nodes.memory import Memory
 from providers.indexes import open_index
 from providers.indexes.postgres import PostgresIndex
 from providers.stores import open_store
 from providers.stores._postgres_connections import CANCEL_WAIT
-from providers.stores._postgres_sql import ranking
+from providers.stores._postgres_sql import CHANGES, DELETE, SCHEMA, ranking
 from providers.stores._postgres_text import read_text, stored_text
 from providers.stores.postgres import PostgresStore
 from tests.contract.vector_index import MANIFEST, QUERY, entry, found
@@ -122,9 +124,35 @@ def test_a_table_of_another_program_is_left_as_it_is(postgres_url: str) -> None:
 
 def test_a_newer_schema_is_refused(postgres_url: str) -> None:
     open_store(postgres_url).close()
-    execute(postgres_url, "UPDATE memories_schema SET version = 2")
-    with pytest.raises(StoreUnavailable, match="version 2, this release knows 1"):
+    execute(postgres_url, "UPDATE memories_schema SET version = 3")
+    with pytest.raises(StoreUnavailable, match="version 3, this release knows 2"):
         open_store(postgres_url)
+
+
+def test_tables_from_before_the_change_feed_get_one(rest: str, postgres_url: str) -> None:
+    execute(
+        postgres_url, "CREATE TEXT SEARCH DICTIONARY memory_stemmer (TEMPLATE = snowball, Language = english)"
+    )
+    for statement in SCHEMA[0]:
+        execute(postgres_url, statement)
+    execute(postgres_url, "INSERT INTO memories_schema VALUES (1, 'english')")
+    execute(
+        postgres_url,
+        "INSERT INTO memories (id, content, orders, words)"
+        " SELECT 'id' || n, to_json('apple ' || n)::text, '{}', memory_words('apple')"
+        " FROM generate_series(1, 3) AS n",
+    )
+    with ThreadPoolExecutor(4) as pool:
+        for store in pool.map(lambda _: PostgresStore(rest), range(4)):
+            store.close()
+    with PostgresStore(rest) as store:
+        cursor = store.change_cursor()
+        assert store.changes(cursor, limit=9).ids == ()
+        assert len(Memory(store).search({"query": "apple"}).unwrap()) == 3
+        Memory(store).update({"memories": [{"id": "id2", "content": "pear"}]}).unwrap()
+        Memory(store).delete({"ids": ["id1"]}).unwrap()
+        [record] = write(store, {"content": "new"})
+        assert store.changes(cursor, limit=9).ids == ("id2", "id1", record["id"])
 
 
 def test_records_are_there_after_reopening(postgres_url: str) -> None:
@@ -227,6 +255,72 @@ def test_a_search_in_a_namespace_reads_its_records_only(store: PostgresStore, po
     plan = "\n".join(row[0] for row in execute(postgres_url, f"EXPLAIN {statement}", values))
     assert "Index Cond: (namespace = 'n1'::text)" in plan
     assert "Seq Scan on memories" not in plan
+
+
+def test_changes_are_read_from_an_index(store: PostgresStore, postgres_url: str) -> None:
+    write(store, *({"content": n} for n in range(4_000)))
+    execute(postgres_url, "ANALYZE memories")
+    [(seen,)] = execute(postgres_url, "SELECT pg_current_snapshot()::text")
+    values = {"revision": seen.split(":")[0], "id": "", "seen": seen, "limit": 9}
+    plan = "\n".join(row[0] for row in execute(postgres_url, f"EXPLAIN {CHANGES}", values))
+    assert "using memories_revision on memories" in plan
+    assert "Seq Scan on memories" not in plan
+
+
+# --- changes amid transactions
+
+
+def test_a_transaction_that_began_first_and_commits_last_is_told_and_holds_nobody_up(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    [updated, deleted] = write(store, {"content": "old"}, {"content": "old"})
+    cursor = store.change_cursor()
+    with psycopg.connect(postgres_url) as slow:
+        slow.execute(
+            "UPDATE memories SET content = '1', revision = pg_current_xact_id() WHERE id = %s",
+            (updated["id"],),
+        )
+        slow.execute(DELETE.encode(), ([deleted["id"]], 9, 9))
+        [quick] = write(store, {"content": "quick"})
+        page = store.changes(cursor, limit=9)
+        assert page.ids == (quick["id"],)
+        assert page.is_last
+        [later] = write(store, {"content": "later"})
+        second = store.changes(page.cursor, limit=9)
+        assert second.ids == (later["id"],)
+    third = store.changes(second.cursor, limit=9)
+    assert set(third.ids) == {updated["id"], deleted["id"]}
+    assert store.changes(third.cursor, limit=9).ids == ()
+
+
+def test_a_transaction_that_commits_between_two_pages_is_told_after_them(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    [held] = write(store, {"content": "old"})
+    cursor = store.change_cursor()
+    with psycopg.connect(postgres_url) as slow:
+        slow.execute(
+            "UPDATE memories SET content = '1', revision = pg_current_xact_id() WHERE id = %s", (held["id"],)
+        )
+        quick = [write(store, {"content": n})[0]["id"] for n in range(3)]
+        first = store.changes(cursor, limit=2)
+        assert list(first.ids) == quick[:2]
+    second = store.changes(first.cursor, limit=2)
+    assert list(second.ids) == quick[2:]
+    assert not second.is_last
+    third = store.changes(second.cursor, limit=2)
+    assert third.ids == (held["id"],)
+    assert third.is_last
+
+
+def test_a_cursor_of_a_server_with_more_transactions_behind_it_has_expired(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    cursor = store.change_cursor()
+    parts = decode_json(base64.urlsafe_b64decode(cursor))
+    ahead = [parts[0], parts[1], "1:900000000:", "", ""]
+    with pytest.raises(MemoryNodeError, match="CURSOR_EXPIRED"):
+        store.changes(base64.urlsafe_b64encode(encode_json(ahead)).decode(), limit=1)
 
 
 # --- calls that end

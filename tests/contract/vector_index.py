@@ -126,6 +126,14 @@ class VectorIndexContract:
         assert index.count() == 1
         assert found(index) == ["b"]
 
+    def test_vectors_are_at_length_1_or_zero(self, index: VectorIndex) -> None:
+        index.upsert([entry("a", [3.0, 4.0, 0.0, 0.0]), entry("b", [0.0] * 4)])
+        vectors = index.vectors(["b", "missing", "a"])
+        assert sorted(vectors) == ["a", "b"]
+        assert list(vectors["a"]) == pytest.approx([0.6, 0.8, 0.0, 0.0], abs=1e-6)
+        assert list(vectors["b"]) == [0.0] * 4
+        assert dict(index.vectors([])) == {}
+
     def test_digests_are_of_those_that_are_there(self, index: VectorIndex) -> None:
         index.upsert([entry(id, QUERY) for id in "abc"])
         assert dict(index.digests(["c", "missing", "a"])) == {"c": "digest of c", "a": "digest of a"}

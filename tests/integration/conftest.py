@@ -42,14 +42,19 @@ class Site:
         return Keys(self.transport.get("prefix", "ditto"))
 
     def hire(
-        self, *options: str, pool: str = "threads", concurrency: int = 4, wait: bool = True
+        self,
+        *options: str,
+        pool: str = "threads",
+        concurrency: int = 4,
+        wait: bool = True,
+        module: str = "tests.integration.noting_app",
     ) -> WorkerProcess:
         """Start one more worker. gevent must be named on the command line, where Celery patches for it."""
         worker = self._start(
             self.url,
             *(("-P", "gevent") if pool == "gevent" else ()),
             *options,
-            module="tests.integration.noting_app",
+            module=module,
             wait=False,
             DITTO_RESULT_URL=self.results,
             DITTO_CONFIG=self.settings(pool=pool, concurrency=concurrency),

@@ -91,7 +91,7 @@ config = load_config(find_config(os.environ))
 app = create_worker_app(
     config,
     workers=[
-        *configured_workers(config),
+        *configured_workers(config, ["memory"]),
         Worker("TEST", _NODES, expose=_EXPOSED, resources=_open, dispose=_close),
     ],
 )

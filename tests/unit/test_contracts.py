@@ -2,13 +2,14 @@
 
 import copy
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from ditto_tasks.contracts import errors
-from ditto_tasks.contracts.base import Contract, describe
+from ditto_tasks.contracts.base import Contract, describe, is_number, trusted
 from ditto_tasks.contracts.catalog import CAPABILITIES, NODE_SPECS
 from ditto_tasks.contracts.memory import (
     MemoryDefaults,
@@ -26,9 +27,11 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.node import NODE_NAME, NodeFailure, NodeResult
+from ditto_tasks.contracts.retrieval import RetrievalTarget
 from ditto_tasks.queues import capability_nodes, check_node_name, queue_name
 
 NAN = float("nan")
+ITEM = {"id": "a", "content": 1}
 NO_OBJECTS: list[Any] = [None, [], "text", 1, True, b"{}", MemoryDraft(content=1)]
 
 ACCEPTED: list[tuple[type[Contract], Any]] = [
@@ -296,3 +299,48 @@ def test_error_codes_of_callers_are_distinct() -> None:
     ]
     codes = [kind.code for kind in callers]
     assert len(set(codes)) == len(codes)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, -0.0, 1e308, 2**1023, -(2**1023), 5e-324])
+def test_a_number_stays_what_it_is(number: float) -> None:
+    score = MemoryHit.from_wire({"memory": ITEM, "score": number}).score
+    assert is_number(number)
+    assert (score, type(score)) == (number, type(number))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [True, False, None, "1", b"1", [1], NAN, float("inf"), float("-inf"), 2**1024, -(10**400), Decimal(1)],
+)
+def test_no_number_is_true_text_or_beyond_the_range_of_doubles(value: Any) -> None:
+    assert not is_number(value)
+    with pytest.raises(ValidationError):
+        MemoryHit.from_wire({"memory": ITEM, "score": value})
+
+
+WHITE = [character for character in map(chr, range(0x110000)) if character.isspace()]
+
+
+@pytest.mark.parametrize("name", ["", *WHITE, "".join(WHITE)])
+def test_a_name_of_white_space_is_blank(name: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        RetrievalTarget.from_wire({"name": name})
+    assert describe(refused.value).startswith("name: must be text that is not blank")
+
+
+@pytest.mark.parametrize("name", ["a", " a", "\n.\n", "键", "\u200b", "\x00", "\ufeff", "\U0001f600"])
+def test_a_name_with_more_in_it_stays_as_it_is(name: str) -> None:
+    assert RetrievalTarget.from_wire({"name": name}).name == name
+
+
+@pytest.mark.parametrize("name", [None, 1, b"a", ["a"], "\ud800"])
+def test_a_name_is_text_that_can_be_sent(name: Any) -> None:
+    with pytest.raises(ValidationError, match="must be text that is not blank"):
+        RetrievalTarget.from_wire({"name": name})
+
+
+def test_a_contract_that_is_trusted_is_written_in_the_order_of_its_fields() -> None:
+    item = trusted(MemoryItem, {"metadata": {}, "content": 1, "id": "a"})
+    assert list(item.to_wire()) == ["id", "content", "metadata"]
+    assert item == MemoryItem(id="a", content=1, metadata={})
+    assert list(NodeResult.success("i", "A.B", 1).to_wire()) == ["executionId", "node", "status", "output"]

@@ -1,12 +1,15 @@
 """What only the SQLite store can get wrong: files, processes, driver errors, statements that run long."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from ditto_tasks.contracts.errors import (
 from ditto_tasks.contracts.memory import MemoryQueryInput, MemorySearchInput, MemoryWriteInput
 from ditto_tasks.nodes.memory import Memory
 from providers.stores import _sqlite_connections
-from providers.stores._sqlite_sql import selecting
+from providers.stores._sqlite_sql import CHANGES, INSERT_WORDS, SCHEMA, selecting
 from providers.stores.sqlite import SqliteStore
 
 WAIT = 30.0  # seconds; a bound on what ends within a few
@@ -75,9 +78,41 @@ def test_a_database_of_another_program_is_left_as_it_is(path: str) -> None:
 
 def test_a_newer_schema_is_refused(path: str) -> None:
     SqliteStore(path).close()
-    _execute(path, "PRAGMA user_version = 2")
-    with pytest.raises(StoreUnavailable, match="version 2, this release knows 1"):
+    _execute(path, "PRAGMA user_version = 3")
+    with pytest.raises(StoreUnavailable, match="version 3, this release knows 2"):
         SqliteStore(path)
+
+
+def test_a_file_from_before_the_change_feed_gets_one(path: str) -> None:
+    rows = [(number, f"id{number}", f"k{number}", json.dumps(f"apple {number}")) for number in range(1, 4)]
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in SCHEMA[0]:
+            connection.execute(statement)
+        inserted = "INSERT INTO memories (number, id, memory_key, content) VALUES (?, ?, ?, ?)"
+        connection.executemany(inserted, rows)
+        connection.executemany(INSERT_WORDS, [(number, "apple") for number, *_ in rows])
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+    _in_processes(4, lambda _, answer: answer.send(SqliteStore(path).close()))
+    with SqliteStore(path) as store:
+        cursor = store.change_cursor()
+        assert store.changes(cursor, limit=9).ids == ()
+        assert len(Memory(store).search({"query": "apple"}).unwrap()) == 3
+        Memory(store).update({"memories": [{"id": "id2", "content": "pear"}]}).unwrap()
+        Memory(store).delete({"ids": ["id1"]}).unwrap()
+        [record] = _write(store, {"content": "new"})
+        assert store.changes(cursor, limit=9).ids == ("id2", "id1", record["id"])
+
+
+def test_a_file_that_went_back_to_a_former_state_is_read_anew(path: str, tmp_path: Path) -> None:
+    with SqliteStore(path) as store:
+        _write(store, {"content": 1})
+    kept = shutil.copy(path, tmp_path / "kept.db")
+    with SqliteStore(path) as store:
+        _write(store, {"content": 2})
+        cursor = store.change_cursor()
+    with SqliteStore(str(kept)) as store, pytest.raises(MemoryNodeError, match="CURSOR_EXPIRED"):
+        store.changes(cursor, limit=1)
 
 
 def test_records_are_there_after_reopening(path: str) -> None:
@@ -115,6 +150,13 @@ def test_a_page_of_a_namespace_is_read_from_its_index(store: SqliteStore, path: 
     where = "metadata -> '$.namespace' = 'x' AND id > 'y'"
     plan = _execute(path, f"EXPLAIN QUERY PLAN SELECT * FROM memories WHERE {where} ORDER BY id LIMIT 9")
     assert [row[3] for row in plan] == ["SEARCH memories USING INDEX memories_namespace (<expr>=? AND id>?)"]
+
+
+def test_changes_are_read_from_an_index(store: SqliteStore, path: str) -> None:
+    plan = [row[3] for row in _execute(path, f"EXPLAIN QUERY PLAN {CHANGES}", 1, 9, 1, 9, 9)]
+    assert "SEARCH memories USING INDEX memories_revision (revision>?)" in plan
+    assert any(step.startswith("SEARCH memory_tombstones USING INDEX") for step in plan)
+    assert not any(step.startswith("SCAN memor") for step in plan)
 
 
 # --- errors of the driver
