@@ -6,7 +6,7 @@ running `ditto-tasks up` of this folder.
 
 import os
 
-from beat.schedules import beat_entries
+from beat.scheduler import SlotScheduler
 from ditto_tasks.config import find_config, load_config
 from ditto_tasks.embedded.state import with_embedded_broker
 from ditto_tasks.transport.app import create_app
@@ -15,4 +15,4 @@ __all__ = ["app"]
 
 config = with_embedded_broker(load_config(find_config(os.environ)))
 app = create_app(config, name="ditto-beat")
-app.conf.beat_schedule = beat_entries(config)
+app.conf.update(beat_scheduler=SlotScheduler, ditto_config=config)

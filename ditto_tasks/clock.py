@@ -1,6 +1,6 @@
-"""When a schedule is due: from a rule to its slots, which are instants in UTC. Pure functions of their arguments.
+"""When a schedule is due: from a rule to its slots. Pure functions of their arguments.
 
-All instants here are aware datetimes in UTC.
+All instants, slots among them, are aware datetimes in UTC.
 """
 
 from collections.abc import Iterator

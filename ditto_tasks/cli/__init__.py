@@ -6,6 +6,7 @@ from ditto_tasks.cli.errors import Commands
 from ditto_tasks.cli.health import health
 from ditto_tasks.cli.ingest import ingest
 from ditto_tasks.cli.invoke import cancel, invoke, result
+from ditto_tasks.cli.schedules import schedules
 from ditto_tasks.cli.search import search, targets
 from ditto_tasks.cli.settings import config
 from ditto_tasks.cli.status import status
@@ -31,6 +32,7 @@ for command in (
     result,
     cancel,
     status,
+    schedules,
     health,
     dead,
     ingest,

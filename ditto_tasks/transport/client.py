@@ -27,9 +27,11 @@ from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo, Submitted
 from ditto_tasks.transport.publisher import Admission, CeleryPublisher, Publisher, StreamPublisher, queue_full
 from ditto_tasks.transport.results import result_status
+from ditto_tasks.transport.slots import SlotBook
 
 __all__ = ["CeleryTransport"]
 
+_NOBODY = ""  # to whom results are told of calls that are posted
 _KOMBU_PRIORITIES = {"high": 0, "normal": 3, "low": 6}  # of its Redis lists, where 0 comes first
 
 
@@ -60,6 +62,11 @@ class CeleryTransport:
         """The calls that were given up."""
         return DeadLetters(self._redis, self._keys)
 
+    @property
+    def slots(self) -> SlotBook:
+        """What beats note of the schedules."""
+        return SlotBook(self._redis, self._keys)
+
     def submit(self, calls: Sequence[OutgoingCall]) -> list[Submitted]:
         calls = [self._fitting(call) for call in calls]
         inbox = self._own_inbox()
@@ -75,6 +82,16 @@ class CeleryTransport:
             Submitted(id, future if id == call.execution_id else self._watch_instead(call, future, id))
             for call, future, id in zip(calls, futures, ids, strict=True)
         ]
+
+    def post(self, calls: Sequence[OutgoingCall]) -> list[str]:
+        """Send the calls and wait for no result; returns the execution ids under which they are known.
+
+        Raises:
+            PayloadTooLarge, QueueFull, BrokerUnavailable: as `submit` does.
+        """
+        calls = [self._fitting(call) for call in calls]
+        with broker_errors("sending the call"):
+            return self._publisher.publish(self._with_queues(calls), _NOBODY)
 
     def watch(self, execution_id: str) -> Future[NodeResult]:
         inbox = self._own_inbox()

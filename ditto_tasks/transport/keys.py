@@ -100,3 +100,23 @@ class Keys:
     def dead(self) -> str:
         """A list of the calls that were given up, the newest first, as JSON."""
         return f"{self.prefix}:dead"
+
+    @property
+    def beat(self) -> str:
+        """A hash about the beat that sends: its `holder` and its `token`; gone when it falls silent."""
+        return f"{self.prefix}:beat"
+
+    @property
+    def beat_tokens(self) -> str:
+        """A number: the last token that was given to a beat."""
+        return f"{self.prefix}:beat:tokens"
+
+    @property
+    def slots_done(self) -> str:
+        """A hash from a schedule to the time in µs up to which its slots were sent or left out."""
+        return f"{self.prefix}:slots:done"
+
+    @property
+    def slots_sent(self) -> str:
+        """A hash from a schedule to the last slot that was sent, in µs since the epoch."""
+        return f"{self.prefix}:slots:sent"

@@ -32,7 +32,8 @@ def counts(shell: Shell, *paths: str) -> tuple[int, int, int, int]:
 
 
 def test_every_command_has_an_example(shell: Shell) -> None:
-    commands = ("up", "worker", "invoke", "result", "cancel", "status", "ingest", "search", "targets", "demo")
+    listing = "status", "schedules", "search", "targets"
+    commands = ("up", "worker", "invoke", "result", "cancel", "ingest", "demo", *listing)
     for command in commands:
         shown = shell.run(command, "--help")
         assert shown.returncode == 0

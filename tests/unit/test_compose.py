@@ -121,6 +121,7 @@ def test_foreign_images_have_a_tag_and_ports_open_to_this_machine_only() -> None
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
-def test_beat_is_alone() -> None:
+def test_two_beats_run_and_keep_no_file() -> None:
     assert sum("beat.app" in line for line in command_lines()) == 1
-    assert "deploy" not in SERVICES["beat"]
+    assert SERVICES["beat"]["deploy"] == {"replicas": 2}
+    assert not {"-s", "--schedule", "--pidfile"} & set(SERVICES["beat"]["command"])
