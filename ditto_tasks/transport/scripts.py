@@ -191,8 +191,11 @@ local function may_take(stream, entry)
   local tag = tag_of(entry, stream, key)
   if redis.call('ZSCORE', ARGV[6] .. ':running:' .. limit.name, tag) then return true end
   if room(ARGV[6], limit, 1, now, ARGV[1]) == 0 then return false end
+  local of_keys = ARGV[6] .. ':keyed:' .. limit.name
+  local is_keyed = key and limit.perKey
+  if is_keyed and tonumber(redis.call('HGET', of_keys, key) or '0') >= limit.perKey then return false end
   redis.call('ZADD', ARGV[6] .. ':running:' .. limit.name, now, tag)
-  if key and limit.perKey then redis.call('HINCRBY', ARGV[6] .. ':keyed:' .. limit.name, key, 1) end
+  if is_keyed then redis.call('HINCRBY', of_keys, key, 1) end
   return true
 end
 for index = 3, #KEYS do

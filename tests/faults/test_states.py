@@ -27,6 +27,7 @@ from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.consumer import Entry, StreamConsumer
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name
 from ditto_tasks.transport.ledger import Begun, Delivery, Ledger
+from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.streams import delayed_member
 from tests.conftest import RedisServer
 
@@ -465,3 +466,24 @@ def test_a_call_that_comes_back_while_its_first_attempt_runs_is_not_settled_by_t
     first.consumer.look()
 
     assert [again.id for again in first.consumer.take_overdue(1)] == [entry.id]
+
+
+def test_a_call_that_was_given_back_waits_while_its_key_is_full(states: type[CallStates]) -> None:
+    limits = {QUEUE: Limit("test", per_key=1)}
+    first, second = (SteppedConsumer(states.client, KEYS, LEASE, None, limits) for _ in range(2))
+    for consumer in (first, second):
+        consumer.read()
+    stream = stream_name(QUEUE, "normal")
+    for id in ("given back", "running"):
+        states.client.xadd(stream, {"i": id, "m": b"{}", "b": b"[]", "k": "tenant"})
+        [entry] = first.fetch(1).entries
+        if id == "given back":
+            first.release(entry.tag)
+
+    second.look()
+    assert second.take_overdue(1) == []
+    first.settle(entry.tag)
+    first.look()
+    second.look()
+
+    assert [taken.fields["i"] for taken in second.take_overdue(1)] == [b"given back"]
