@@ -44,6 +44,7 @@ class SteppedConsumer(StreamConsumer):
 
     def read(self, queues: object = (QUEUE,)) -> None:
         self._streams = STREAMS
+        self._limited = {stream: limit for limit in self._limits.values() for stream in STREAMS}
         self.make_groups()
         self._client.hset(KEYS.consumers, self.name, encode_json(STREAMS))
         self._renew()
