@@ -139,8 +139,8 @@ UPDATE = """
     ) AS patch (id, content, metadata, namespace, kind, orders, words)
     WHERE memories.id = patch.id
 """
-# To bind: the ids, how many tombstones stay beside the new ones, and how many may go at once. What lets them
-# go runs last: two deletes, each of which holds records by then, never wait for each other.
+# To bind: the ids, how many tombstones stay beside the new ones, and how many may go at once. Records are
+# locked first, then the one row of the feed, then old tombstones: two deletes never wait for each other.
 DELETE = f"""
     WITH deleted AS (
         DELETE FROM memories WHERE id IN (SELECT id FROM ({LOCK}) AS locked) RETURNING id
@@ -155,8 +155,12 @@ DELETE = f"""
         UPDATE memory_feed
         SET forgotten = greatest(forgotten, (SELECT revision FROM old ORDER BY revision DESC LIMIT 1))
         WHERE EXISTS (SELECT FROM old)
+        RETURNING forgotten
     ),
-    gone AS (DELETE FROM memory_tombstones WHERE number IN (SELECT number FROM old))
+    gone AS (
+        DELETE FROM memory_tombstones
+        WHERE number IN (SELECT number FROM old) AND EXISTS (SELECT FROM noted)
+    )
     INSERT INTO memory_tombstones (revision, id)
     SELECT pg_current_xact_id(), id FROM deleted
     RETURNING id

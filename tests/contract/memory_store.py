@@ -816,6 +816,23 @@ class ChangeFeedContract:
                 feed.changes(cursors[2 * step - 1], limit=1)
             assert feed.changes(cursors[2 * step], limit=1).ids == (ids[2 * step],)
 
+    def test_deletes_that_forget_do_not_get_in_each_others_way(
+        self, feed: ChangeFeed, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ids = [record["id"] for record in _write(memory, *({"content": n} for n in range(400)))]
+        memory.delete({"ids": ids[:200]}).unwrap()
+        monkeypatch.setattr(_feed, "MAX_TOMBSTONES", 5)
+        cursor = feed.change_cursor()
+
+        def delete(start: int) -> str:
+            return memory.delete({"ids": ids[start : start + 10][:: 1 if start % 20 else -1]}).status
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(delete, range(200, 390, 5))) == {"success"}
+        with pytest.raises(MemoryNodeError, match="CURSOR_EXPIRED"):
+            feed.changes(cursor, limit=1)
+        assert _changed(feed, feed.change_cursor())[0] == []
+
     @pytest.mark.parametrize("index", range(2))
     def test_a_call_for_changes_that_is_not_wanted_is_ended(self, feed: ChangeFeed, index: int) -> None:
         cursor = feed.change_cursor()
