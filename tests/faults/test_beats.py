@@ -110,6 +110,22 @@ def test_a_server_that_was_restarted_costs_no_slot(own_server: RedisServer, tmp_
     orchestra.close()
 
 
+def test_a_beat_that_starts_without_a_server_sends_when_it_comes(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
+    orchestra = Orchestra(own_server.url(), tmp_path, schedules=5)
+    own_server.stop()
+    beat = orchestra.start()
+    wait_until(lambda: "the schedules wait" in beat.log, what="beat has noticed")
+
+    own_server.start()
+    orchestra.wait_sent(10)
+    orchestra.stop()
+
+    orchestra.assert_each_slot_was_sent_once()
+    orchestra.close()
+
+
 def test_a_beat_without_a_server_ends_at_once(own_server: RedisServer, tmp_path: Path) -> None:
     orchestra = Orchestra(own_server.url(), tmp_path, schedules=1)
     beat = orchestra.start()
