@@ -10,11 +10,9 @@ from itertools import count
 from pathlib import Path
 
 from ditto_tasks.transport.connection import RedisClient
-from tests.beat_process import KEYS, Orchestra, orchestra
+from tests.beat_process import KEYS, Orchestra
 from tests.conftest import RedisServer, wait_until
 from tests.faults.test_redis_restart import reset_connections
-
-__all__ = ["orchestra"]
 
 SLOTS = 1000
 AT_ONCE = 2.0  # seconds in which a beat ends; it needs a few tenths
