@@ -24,13 +24,13 @@ Post = Callable[[OutgoingCall], object]
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One look, and how long what it said may be gone by."""
+    """One look, and for how long one may go by what it said."""
 
     look: Look
     looked_at: float
 
     def now(self) -> datetime:
-        """The server's time."""
+        """The server's time, or a little less: nothing is sent too early."""
         return self.look.now + timedelta(seconds=time.monotonic() - self.looked_at)
 
     def is_over(self) -> bool:
@@ -54,6 +54,7 @@ class Dispatcher:
         self._post = post
         self._prefix = prefix
         self._is_away = False
+        self._full: set[str] = set()  # schedules whose queue had no room
         self._token: int | None = None
 
     @property
@@ -72,8 +73,7 @@ class Dispatcher:
             return _PAUSE
 
     def _tick(self) -> float:
-        looked_at = time.monotonic()
-        turn = _Turn(self._book.look(self._places), looked_at)
+        turn = _Turn(self._book.look(self._places), time.monotonic())
         self._note_look(turn.look.token)
         if not turn.look.token:
             return LOOK_INTERVAL
@@ -98,7 +98,9 @@ class Dispatcher:
         except BrokerUnavailable:
             raise
         except QueueFull as error:
-            logger.warning("%s waits: %s", entry.place.name, error)
+            if entry.place.name not in self._full:
+                logger.warning("%s waits: %s", entry.place.name, error)
+            self._full.add(entry.place.name)
         except Exception:
             logger.exception("%s could not be served: it is tried again", entry.place.name)
         return _PAUSE
@@ -108,7 +110,8 @@ class Dispatcher:
         plan = make_plan(entry, done, turn.now())
         if plan.missed is not None and plan.missed not in plan.due:
             logger.warning("%s and what came before it was missed", entry.slot(plan.missed))
-            self._book.note_left_out(turn.look.token, entry.place, plan.missed)
+            if not self._book.note_left_out(turn.look.token, entry.place, plan.missed):
+                return 0.0
         for instant in plan.due:
             if turn.is_over() or not self._send(entry, instant, turn.look.token):
                 return 0.0
@@ -124,5 +127,6 @@ class Dispatcher:
         except DittoError as error:
             logger.error("%s is left out, it cannot be sent: %s", entry.slot(instant), error)
             return self._book.note_left_out(token, entry.place, instant)
+        self._full.discard(entry.place.name)
         logger.info("%s was sent as %s", entry.slot(instant), call.execution_id)
         return self._book.note_sent(token, entry.place, instant)

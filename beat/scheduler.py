@@ -9,7 +9,7 @@ from beat.dispatcher import LOOK_INTERVAL, Dispatcher
 from beat.entry import Entry
 from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import BrokerUnavailable
-from ditto_tasks.transport.app import redis_url
+from ditto_tasks.transport.app import redis_url, refuse_cluster
 from ditto_tasks.transport.client import CeleryTransport
 from ditto_tasks.transport.connection import connect
 from ditto_tasks.transport.keys import Keys
@@ -32,6 +32,8 @@ class SlotScheduler(Scheduler):
 
     def setup_schedule(self) -> None:
         config: DittoConfig = self.app.conf.ditto_config
+        with suppress(BrokerUnavailable):  # it is waited for, with each tick
+            refuse_cluster(config)
         transport = CeleryTransport(config)
         self._book = transport.slots
         self._dispatcher = Dispatcher(

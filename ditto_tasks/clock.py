@@ -116,12 +116,13 @@ class Cron:
         return _next(self, after.replace(microsecond=0))  # slots are whole seconds
 
     def last(self, after: datetime, until: datetime) -> datetime | None:
+        if self.next(after) > until:
+            return None
         width = _HOUR
         while True:
             start = max(after, until - width)
-            slots = list(slots_between(self, start, until))
-            if slots or start == after:
-                return slots[-1] if slots else None
+            if slots := list(slots_between(self, start, until)):
+                return slots[-1]
             width *= 8
 
     def __str__(self) -> str:

@@ -6,12 +6,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.keys import Keys
@@ -151,11 +148,3 @@ class Orchestra:
 
     def _now(self) -> datetime:
         return EPOCH + timedelta(seconds=self.client.time()[0])
-
-
-@pytest.fixture
-def orchestra(broker_url: str, tmp_path: Path) -> Iterator[Orchestra]:
-    """Fifty schedules, each every second; no beat yet."""
-    orchestra = Orchestra(broker_url, tmp_path, schedules=50)
-    yield orchestra
-    orchestra.close()

@@ -26,13 +26,20 @@ class IdempotencyKeys:
             return False
         return bool(self._client.exists(self._keys.idempotency(call.node, call.idempotency_key)))
 
-    def claim(self, call: OutgoingCall) -> str:
-        """Return the execution id that the call's key stands for: its own when the key is new."""
+    def claim(self, call: OutgoingCall) -> tuple[str, bool]:
+        """Return the execution id that the call's key stands for, and whether the call is to be sent.
+
+        It is when its key is new; or, for a call that comes again under its own execution id, when nobody
+        knows whether it was sent.
+        """
         if call.idempotency_key is None:
-            return call.execution_id
+            return call.execution_id, True
         key = self._keys.idempotency(call.node, call.idempotency_key)
         earlier = self._client.set(key, call.execution_id, nx=True, get=True, ex=_UNCONFIRMED)
-        return call.execution_id if earlier is None else str(earlier.decode())
+        if earlier is None:
+            return call.execution_id, True
+        is_own = earlier.decode() == call.execution_id
+        return earlier.decode(), is_own and self._client.ttl(key) <= _UNCONFIRMED
 
     def confirm(self, call: OutgoingCall) -> None:
         """Note that the call was sent: its key is remembered from now on."""

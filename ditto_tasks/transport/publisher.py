@@ -122,12 +122,12 @@ class CeleryPublisher:
 
     def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
         self._admit([pair for pair in calls if not self._idempotency.knows(pair[1])])  # or a key is used up
-        known = [self._idempotency.claim(call) for _, call in calls]
-        fresh = [pair for pair, id in zip(calls, known, strict=True) if id == pair[1].execution_id]
+        claims = [self._idempotency.claim(call) for _, call in calls]
+        fresh = [pair for pair, (_, is_fresh) in zip(calls, claims, strict=True) if is_fresh]
         self._send(fresh, reply_to)
         for _, call in fresh:
             self._idempotency.confirm(call)
-        return known
+        return [id for id, _ in claims]
 
     def _send(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
         with self._app.producer_pool.acquire(block=True, timeout=SOCKET_TIMEOUT) as producer:

@@ -15,6 +15,7 @@ import redis
 from ditto_tasks import Runtime
 from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.keys import Keys
+from tests.beat_process import Orchestra
 from tests.conftest import RedisServer, StartWorker, WorkerProcess, connected, wait_until
 
 LEASE = 2.0  # seconds; short, so that tests are
@@ -147,3 +148,11 @@ def published(client: RedisClient) -> Iterator[list[bytes]]:
         yield told
         listener.stop()
         listener.join(10)
+
+
+@pytest.fixture
+def orchestra(broker_url: str, tmp_path: Path) -> Iterator[Orchestra]:
+    """Fifty schedules, each every second; no beat yet."""
+    orchestra = Orchestra(broker_url, tmp_path, schedules=50)
+    yield orchestra
+    orchestra.close()

@@ -10,11 +10,9 @@ from itertools import count
 from pathlib import Path
 
 from ditto_tasks.transport.connection import RedisClient
-from tests.beat_process import KEYS, Orchestra, orchestra
+from tests.beat_process import KEYS, Orchestra
 from tests.conftest import RedisServer, wait_until
 from tests.faults.test_redis_restart import reset_connections
-
-__all__ = ["orchestra"]
 
 SLOTS = 1000
 AT_ONCE = 2.0  # seconds in which a beat ends; it needs a few tenths
@@ -106,6 +104,22 @@ def test_a_server_that_was_restarted_costs_no_slot(own_server: RedisServer, tmp_
 
     assert beat.log.count("the schedules wait") == 1
     orchestra.stop()
+    orchestra.assert_each_slot_was_sent_once()
+    orchestra.close()
+
+
+def test_a_beat_that_starts_without_a_server_sends_when_it_comes(
+    own_server: RedisServer, tmp_path: Path
+) -> None:
+    orchestra = Orchestra(own_server.url(), tmp_path, schedules=5)
+    own_server.stop()
+    beat = orchestra.start()
+    wait_until(lambda: "the schedules wait" in beat.log, what="beat has noticed")
+
+    own_server.start()
+    orchestra.wait_sent(10)
+    orchestra.stop()
+
     orchestra.assert_each_slot_was_sent_once()
     orchestra.close()
 
