@@ -130,12 +130,7 @@ def test_search_takes_filters_and_explains(running: Shell) -> None:
     assert "adds" in shown
     assert "keyword" in shown
     assert running.json("search", "tides", "--filter", "kind=other", "--json")["candidates"] == []
-    for wrong in (
-        ("--filter", "kind"),
-        ("--filter", "colour=red"),
-        ("--strategy", "rag"),
-        ("--target", "no"),
-    ):
+    for wrong in ("--filter kind", "--filter colour=red", "--strategy rag", "--target no"):
         assert running.run("search", "tides", *wrong.split()).returncode in (1, 2)
 
 
