@@ -220,7 +220,11 @@ def test_calls_that_are_sent_after_a_purge_are_run(site: Site, pool: str) -> Non
     with site.runtime() as runtime:
         running = runtime.submit("NOTED.WORK", {"label": "running", "seconds": 1})
         site.wait_started("running")
-        waiting = [runtime.submit("NOTED.OTHER", {"label": "purged", "seconds": 1}) for _ in range(4)]
+        more_than_are_run_before_the_purge = range(60)
+        waiting = [
+            runtime.submit("NOTED.OTHER", {"label": "purged", "seconds": 1})
+            for _ in more_than_are_run_before_the_purge
+        ]
         assert "Purged" in celery(site, "purge", "-f")
         calls = [
             runtime.submit(node, {"label": "after"}) for node in ("NOTED.WORK", "NOTED.READ", "NOTED.OTHER")
