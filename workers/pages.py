@@ -88,13 +88,21 @@ class Pages:
         if not step.ids:
             return SentPage(step, ReindexPageOutput())
         if self._queue is None or not self._free_slots():
-            return SentPage(step, self._here(step))
+            return self.do_here(step)
         input = {"target": self._name, "ids": list(step.ids), "anew": step.anew}
         try:
             return SentPage(step, self._queue.submit(PAGE_NODE, input, idempotency_key=key))
         except DittoError:  # the queue is full or away
             self._call.check()
-            return SentPage(step, self._here(step))
+            return self.do_here(step)
+
+    def do_here(self, step: Step) -> SentPage:
+        """Do a page in this process, now.
+
+        Raises:
+            NodeError: of the store, the embedding or the index.
+        """
+        return SentPage(step, self._here(step) if step.ids else ReindexPageOutput())
 
     def receive(self, page: SentPage) -> ReindexPageOutput:
         """Wait until a page is done; one that nobody begins, or that failed elsewhere, is done here.

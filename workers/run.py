@@ -137,11 +137,18 @@ class Run:
         self._save("running")
         in_flight: deque[SentPage] = deque()
         for step in self._walk(self._checkpoint.mode).steps(self._checkpoint.place):
-            in_flight.append(self._pages.send(step, self._key(step)))
-            while in_flight and (in_flight[0].is_done or len(in_flight) >= self._pages.width):
+            in_flight.append(self._sent(step, in_flight))
+            while in_flight and (in_flight[0].is_done or len(in_flight) > self._pages.width):
                 self._receive(in_flight.popleft())
         while in_flight:
             self._receive(in_flight.popleft())
+
+    def _sent(self, step: Step, in_flight: deque[SentPage]) -> SentPage:
+        """Have a page done: elsewhere, or here while all others are at work; one at a time, so that one at
+        most is done again when this process dies before those ahead of it are done."""
+        if len(in_flight) < self._pages.width or any(page.was_done_here for page in in_flight):
+            return self._pages.send(step, self._key(step))
+        return self._pages.do_here(step)
 
     def _key(self, step: Step) -> str:
         """Name a page: what it looks at, and where; the same only for a run that was killed there."""
@@ -158,7 +165,8 @@ class Run:
                 f"{self._checkpoint.failed_count} of {self._checkpoint.scanned} records could not be "
                 f"embedded, the first because: {self._checkpoint.failed[0].reason}",
             )
-        if page.was_done_here or time.monotonic() - self._saved_at > SAVED:
+        is_only_here = page.was_done_here and page.step.anew  # neither broker nor index know that it was done
+        if is_only_here or time.monotonic() - self._saved_at > SAVED:
             self._save("running")
 
     def _save(self, state: State) -> None:
