@@ -496,6 +496,17 @@ class _BoundRuntime:
         with either(self._call.cancel, cancel) as token:
             return self._runtime._invoke(node, input, deadline, token, _PLAIN)
 
+    def submit(self, node: str, input: Any, *, idempotency_key: str | None = None) -> Invocation:
+        """Queue one call, which outlives this one; as `Runtime.submit`, also while the runtime closes."""
+        self._call.check()
+        transport = self._runtime._queue_for(node)
+        options = _Options(idempotency_key=idempotency_key)
+        return self._runtime._send(node, [input], None, transport, options)[0]
+
+    def workers(self) -> list[WorkerInfo]:
+        """List the workers; as `Runtime.workers`."""
+        return self._runtime.workers()
+
 
 @contextmanager
 def _ends_with(cancel: CancelToken, invocation: Invocation) -> Iterator[None]:

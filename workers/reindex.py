@@ -1,24 +1,66 @@
-"""The REINDEX worker: pages of records embedded anew where they have changed."""
+"""The REINDEX worker: whole indexes, and pages of records, brought up to their stores."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from ditto_tasks.contracts.base import describe
+from ditto_tasks.contracts.base import Contract, describe
 from ditto_tasks.contracts.errors import NodeError, RetrievalError
-from ditto_tasks.contracts.reindex import ReindexPageInput
+from ditto_tasks.contracts.reindex import (
+    ReindexCheckInput,
+    ReindexCheckOutput,
+    ReindexPageInput,
+    ReindexPageOutput,
+    ReindexRunInput,
+)
 from ditto_tasks.contracts.retrieval import RetrievalCall
+from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.runs import LocalRuns, RedisRuns, Runs
 from ditto_tasks.worker import Worker, WorkerContext
+from providers.indexes.sync import Differences
 from providers.retrieval.records import RecordTarget
+from workers.checkpoint import LISTED
+from workers.run import Run
 
 __all__ = ["reindex_worker"]
+
+SHOWN = 20  # ids of each kind in what a check answers
+
+C = TypeVar("C", bound=Contract)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What one worker has open.
+
+    Attributes:
+        runs: who runs what, where no Redis keeps it.
+    """
+
+    targets: Mapping[str, RecordTarget]
+    runs: LocalRuns = field(default_factory=LocalRuns)
+
+    def target(self, name: str) -> RecordTarget:
+        if name not in self.targets:
+            raise RetrievalError(
+                "RETRIEVAL_TARGET_NOT_FOUND",
+                f"there is no target {name!r:.80}: there are {', '.join(self.targets)}",
+            )
+        return self.targets[name]
+
+    def close(self) -> None:
+        for target in self.targets.values():
+            target.close()
 
 
 def reindex_worker(
     targets: Callable[[], Mapping[str, RecordTarget]], *, concurrency: int | None = None
 ) -> Worker:
-    """Define a worker for REINDEX.PAGE and REINDEX.STATUS.
+    """Define a worker for REINDEX.RUN, REINDEX.PAGE, REINDEX.CHECK and REINDEX.STATUS.
 
     Args:
         targets: opens the targets by name, called once a process that runs the worker, and closed with it.
@@ -30,36 +72,98 @@ def reindex_worker(
     """
     return Worker(
         "REINDEX",
-        {"REINDEX.PAGE": _page, "REINDEX.STATUS": _status},
+        {
+            "REINDEX.RUN": _run,
+            "REINDEX.PAGE": _page,
+            "REINDEX.CHECK": _check,
+            "REINDEX.STATUS": _status,
+        },
         concurrency=concurrency,
-        resources=targets,
-        dispose=_close,
+        resources=lambda: _Opened(targets()),
+        dispose=lambda opened: opened.close(),
     )
 
 
-def _page(input: Any, context: WorkerContext) -> dict[str, Any]:
-    try:
-        request = ReindexPageInput.from_wire(input)
-    except ValidationError as error:
-        raise NodeError("INVALID_INPUT", describe(error)) from None
-    target: RecordTarget | None = context.resources.get(request.target)
-    if target is None:
-        raise RetrievalError(
-            "RETRIEVAL_TARGET_NOT_FOUND",
-            f"there is no target {request.target!r:.80}: there are {', '.join(context.resources)}",
+def _run(input: Any, context: WorkerContext) -> dict[str, Any]:
+    request = _request(ReindexRunInput, input)
+    section = context.config.workers.reindex
+    with _runs(context) as runs:
+        run = Run(
+            request,
+            _opened(context).target(request.target),
+            runs,
+            _call(context),
+            page_size=section.page_size,
+            max_failed_share=section.max_failed_share,
         )
-    return target.bring_up(request.ids, _call(context)).to_wire()
+        return run.run()
+
+
+def _page(input: Any, context: WorkerContext) -> dict[str, Any]:
+    request = _request(ReindexPageInput, input)
+    target = _opened(context).target(request.target)
+    return target.bring_up(request.ids, _call(context), anew=request.anew).to_wire()
+
+
+def _check(input: Any, context: WorkerContext) -> dict[str, Any]:
+    request = _request(ReindexCheckInput, input)
+    target, call = _opened(context).target(request.target), _call(context)
+    found = target.compare(call)
+    output = ReindexCheckOutput(
+        target=request.target,
+        records=found.records,
+        drift=found.drift(),
+        missing=tuple(found.missing[:SHOWN]),
+        stale=tuple(found.stale[:SHOWN]),
+        orphaned=tuple(found.orphaned[:SHOWN]),
+    ).to_wire()
+    if request.repair:
+        size = context.config.workers.reindex.page_size
+        output["repaired"] = _repaired(target, found, size, call).to_wire()
+    return output
+
+
+def _repaired(target: RecordTarget, found: Differences, size: int, call: RetrievalCall) -> ReindexPageOutput:
+    """Bring up what differs, and nothing else, a page at a time."""
+    ids = (*found.missing, *found.stale, *found.orphaned)
+    pages = [target.bring_up(ids[start : start + size], call) for start in range(0, len(ids), size)]
+    return ReindexPageOutput(
+        embedded=sum(page.embedded for page in pages),
+        unchanged=sum(page.unchanged for page in pages),
+        removed=sum(page.removed for page in pages),
+        failed=tuple(failure for page in pages for failure in page.failed)[:LISTED],
+        drift=found.drift(),
+    )
 
 
 def _status(_: Any, context: WorkerContext) -> dict[str, Any]:
     call = _call(context)
-    return {"targets": [target.status(name, call).to_wire() for name, target in context.resources.items()]}
+    targets = _opened(context).targets
+    return {"targets": [target.status(name, call).to_wire() for name, target in targets.items()]}
+
+
+def _request(contract: type[C], input: Any) -> C:
+    try:
+        return contract.from_wire(input)
+    except ValidationError as error:
+        raise NodeError("INVALID_INPUT", describe(error)) from None
+
+
+def _opened(context: WorkerContext) -> _Opened:
+    opened: _Opened = context.resources
+    return opened
+
+
+@contextmanager
+def _runs(context: WorkerContext) -> Iterator[Runs]:
+    """Lend what keeps runs: Redis, for all processes that share it, or else this worker."""
+    config = context.config
+    if config.result_url is None:
+        yield _opened(context).runs
+        return
+    with connect(config.result_url) as client:
+        yield RedisRuns(client, Keys(config.transport.prefix), kept=int(config.transport.idempotency_expires))
 
 
 def _call(context: WorkerContext) -> RetrievalCall:
     return RetrievalCall.of(context.call, context.config.workers.retrieval.defaults())
-
-
-def _close(targets: Mapping[str, RecordTarget]) -> None:
-    for target in targets.values():
-        target.close()

@@ -4,8 +4,10 @@ from ditto_tasks.cli.dead import dead
 from ditto_tasks.cli.demo import demo
 from ditto_tasks.cli.errors import Commands
 from ditto_tasks.cli.health import health
+from ditto_tasks.cli.index import index
 from ditto_tasks.cli.ingest import ingest
 from ditto_tasks.cli.invoke import cancel, invoke, result
+from ditto_tasks.cli.reindex import reindex
 from ditto_tasks.cli.schedules import schedules
 from ditto_tasks.cli.search import search, targets
 from ditto_tasks.cli.settings import config
@@ -38,6 +40,8 @@ for command in (
     ingest,
     search,
     targets,
+    reindex,
+    index,
     demo,
     config,
 ):

@@ -18,7 +18,7 @@ from ditto_tasks.contracts.errors import (
 )
 from ditto_tasks.embedded.errors import CannotStart, ProcessDied
 
-__all__ = ["FAILED", "NEVER_RAN", "WRONG_USE", "Commands", "NoDeadCall", "Unhealthy"]
+__all__ = ["FAILED", "NEVER_RAN", "WRONG_USE", "Commands", "NoDeadCall", "NoRun", "Unhealthy"]
 
 FAILED = 1  # a call ended without success, or a process died
 WRONG_USE = 2  # as click has it for wrong options
@@ -31,6 +31,12 @@ class NoDeadCall(DittoError):
     code = "NO_DEAD_CALL"
 
 
+class NoRun(DittoError):
+    """No run of this target goes on, or is known."""
+
+    code = "NO_RUN"
+
+
 class Unhealthy(DittoError):
     """A capability did not answer its canary."""
 
@@ -39,7 +45,10 @@ class Unhealthy(DittoError):
 
 _STATUSES: tuple[tuple[type[DittoError] | tuple[type[DittoError], ...], int], ...] = (
     ((NodeFailed, ProcessDied), FAILED),
-    ((ConfigError, InvalidDefinition, InvalidPayload, PayloadTooLarge, CannotStart, NoDeadCall), WRONG_USE),
+    (
+        (ConfigError, InvalidDefinition, InvalidPayload, PayloadTooLarge, CannotStart, NoDeadCall, NoRun),
+        WRONG_USE,
+    ),
     (DittoError, NEVER_RAN),
 )
 

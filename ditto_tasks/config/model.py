@@ -309,6 +309,13 @@ class ReindexWorker(WorkerSection):
     concurrency: Annotated[Integer, Ge(1), Le(MAX_CONCURRENCY)] = Field(
         default=2, description="Calls that one worker process runs at once; embedding takes a core each."
     )
+    page_size: Annotated[Integer, Ge(1), Le(1000)] = Field(
+        default=128, description="Records in one REINDEX.PAGE of a run; they are read and embedded together."
+    )
+    max_failed_share: Annotated[Number, Ge(0), Le(1), AfterValidator(float)] = Field(
+        default=0.05,
+        description="Share of the records that a run may fail to embed; at least 20 may fail in any case.",
+    )
 
 
 PolicyNumber = Annotated[Integer, Ge(1), Le(1_000_000)]

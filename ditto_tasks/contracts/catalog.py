@@ -13,7 +13,12 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.node import NodeSpec
-from ditto_tasks.contracts.reindex import ReindexPageInput, ReindexStatusInput
+from ditto_tasks.contracts.reindex import (
+    ReindexCheckInput,
+    ReindexPageInput,
+    ReindexRunInput,
+    ReindexStatusInput,
+)
 from ditto_tasks.contracts.retrieval import RetrievalSearchInput
 
 __all__ = ["CAPABILITIES", "NODE_SPECS"]
@@ -42,7 +47,9 @@ _SPECS = (
         "Find candidates in a target.",
         invalid_input="RETRIEVAL_INVALID_INPUT",
     ),
+    NodeSpec("REINDEX.RUN", "reindex", ReindexRunInput, _always, "Bring a whole index up to its store."),
     NodeSpec("REINDEX.PAGE", "reindex", ReindexPageInput, _always, "Bring an index up to its records."),
+    NodeSpec("REINDEX.CHECK", "reindex", ReindexCheckInput, _always, "Tell where an index is behind."),
     NodeSpec("REINDEX.STATUS", "reindex", ReindexStatusInput, _always, "Tell how far indexes are behind."),
 )
 

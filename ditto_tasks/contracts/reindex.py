@@ -1,28 +1,48 @@
 """REINDEX: the entries of a vector index, brought up to the records that they stand for."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Text
+from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Maybe, Number, Text
 
 __all__ = [
     "Drift",
+    "Mode",
+    "ReindexCheckInput",
+    "ReindexCheckOutput",
     "ReindexFailure",
     "ReindexPageInput",
     "ReindexPageOutput",
+    "ReindexReport",
+    "ReindexRunInput",
     "ReindexStatusInput",
     "TargetStatus",
 ]
 
 Count = Annotated[Integer, Ge(0)]
 
+Mode = Literal["incremental", "full"]
+"""What a run embeds: records that have changed, or all of them."""
+
+
+class ReindexRunInput(Contract):
+    """What REINDEX.RUN takes; safe to run again: it goes on where the last one was interrupted."""
+
+    target: Text
+    mode: Mode = "incremental"
+
 
 class ReindexPageInput(Contract):
-    """What REINDEX.PAGE takes; safe to run again, and at once with writes of the same records."""
+    """What REINDEX.PAGE takes; safe to run again, and at once with writes of the same records.
+
+    Attributes:
+        anew: embed the records that have not changed, too.
+    """
 
     target: Text
     ids: ListOf[Id]
+    anew: bool = False
 
 
 class ReindexFailure(Contract):
@@ -32,25 +52,89 @@ class ReindexFailure(Contract):
     reason: Text
 
 
-class ReindexPageOutput(Contract):
-    """What was done, in records."""
-
-    embedded: Count = 0
-    unchanged: Count = 0
-    removed: Count = 0
-    failed: ListOf[ReindexFailure] = ()
-
-
-class ReindexStatusInput(Contract):
-    """What REINDEX.STATUS takes: nothing."""
-
-
 class Drift(Contract):
     """How far an index is behind: records that it lacks, has in a former state, or has and are gone."""
 
     missing: Count
     stale: Count
     orphaned: Count
+
+
+class ReindexPageOutput(Contract):
+    """What was done, in records.
+
+    Attributes:
+        drift: how far the entries of these records were behind before.
+    """
+
+    embedded: Count = 0
+    unchanged: Count = 0
+    removed: Count = 0
+    failed: ListOf[ReindexFailure] = ()
+    drift: Drift = Drift(missing=0, stale=0, orphaned=0)
+
+
+class ReindexReport(Contract):
+    """What REINDEX.RUN answers at its end, in records.
+
+    Attributes:
+        run: names the run; the calls that took it up after an interruption answer with the same.
+        scanned: looked at; one that changed meanwhile is looked at again, and counted again.
+        failed: those that could not be embedded, at most 100 of them.
+        failed_count: all of those.
+        passes: how often the source was walked.
+        answered: calls that came while the run went on, and which its later passes answer.
+        seconds: since the run began, interruptions included.
+        drift: how far the index was behind where the run looked, before it did something about it.
+    """
+
+    run: Text
+    target: Text
+    mode: Mode
+    scanned: Count
+    embedded: Count
+    unchanged: Count
+    removed: Count
+    failed: ListOf[ReindexFailure]
+    failed_count: Count
+    passes: Count
+    answered: Count
+    seconds: Number
+    drift: Drift
+
+
+class ReindexCheckInput(Contract):
+    """What REINDEX.CHECK takes.
+
+    Attributes:
+        repair: bring the entries up that differ; else nothing is changed.
+    """
+
+    target: Text
+    repair: bool = False
+
+
+class ReindexCheckOutput(Contract):
+    """How store and index differ, and what was done about it.
+
+    Attributes:
+        records: in the store.
+        drift: how many differ.
+        missing, stale, orphaned: ids of the first of them, at most 20 of each kind.
+        repaired: what was done; absent unless it was asked for.
+    """
+
+    target: Text
+    records: Count
+    drift: Drift
+    missing: ListOf[Id]
+    stale: ListOf[Id]
+    orphaned: ListOf[Id]
+    repaired: Maybe[ReindexPageOutput] = None
+
+
+class ReindexStatusInput(Contract):
+    """What REINDEX.STATUS takes: nothing."""
 
 
 class TargetStatus(Contract):

@@ -76,6 +76,18 @@ class Keys:
         """What one worker announced; expires unless its heart beats."""
         return f"{self.prefix}:worker:{name}"
 
+    def run(self, target: str) -> str:
+        """A hash about the run that reindexes a target: its `owner` and `token`; expires unless renewed."""
+        return f"{self.prefix}:reindex:{target}:run"
+
+    def wanted(self, target: str) -> str:
+        """A hash about runs of a target that were asked for meanwhile: their `count`, and the `mode`."""
+        return f"{self.prefix}:reindex:{target}:wanted"
+
+    def progress(self, target: str) -> str:
+        """How the last run of a target stands, as JSON."""
+        return f"{self.prefix}:reindex:{target}:progress"
+
     @property
     def leases(self) -> str:
         """A sorted set of the processes that take calls, by the server's time in ms when their lease ends."""

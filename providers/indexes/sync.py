@@ -17,10 +17,11 @@ from ditto_tasks.contracts.retrieval import EmbeddingProvider, RetrievalCall
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import record_digest
 
-__all__ = ["bring_up", "drift"]
+__all__ = ["Differences", "bring_up", "differences", "drift", "is_indexed"]
 
 _PAGE = 1000  # records read at once
-_REFUSED = "RETRIEVAL_INVALID_INPUT"  # of one record; other failures are of them all
+_KEPT_PLACE = "checkpoint:"  # begins the keys of records in which runs keep their place
+_REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,15 @@ class _Refusal:
 
 @dataclass(slots=True)
 class _Page:
-    """What has been done so far, by record: a record that is looked at again is counted once."""
+    """What has been done so far, by record: a record that is looked at again is counted once.
 
+    Attributes:
+        anew: whether records that have not changed are to be embedded, too; once.
+        drift: how far the entries were behind at the first look.
+    """
+
+    anew: bool = False
+    drift: Drift | None = None
     embedded: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     failed: dict[str, _Refusal] = field(default_factory=dict)
@@ -50,6 +58,7 @@ class _Page:
             unchanged=len(set(ids) - touched),
             removed=len(self.removed),
             failed=tuple(ReindexFailure(id=id, reason=told.reason) for id, told in self.failed.items()),
+            drift=self.drift or Drift(missing=0, stale=0, orphaned=0),
         )
 
 
@@ -59,22 +68,52 @@ def bring_up(
     embedding: EmbeddingProvider,
     ids: Sequence[str],
     call: RetrievalCall,
+    *,
+    anew: bool = False,
 ) -> ReindexPageOutput:
     """Make the entries of these records what the records are: embed what changed, remove what is gone.
+
+    Records in which runs keep their place have no entries.
 
     What was written is held against the store once more, and again until both agree: whoever writes an entry
     last has seen the record's last state, so that writes that come meanwhile are neither lost nor undone. A
     record that is written between its caller's look and the death of this process is left to the next run.
 
+    Args:
+        anew: embed what has not changed, too.
+
     Raises:
         RetrievalError: of the embedding or the index, when it is not one record's.
         MemoryNodeError: of the store.
     """
-    page, pending = _Page(), tuple(dict.fromkeys(ids))
+    page, pending = _Page(anew), tuple(dict.fromkeys(ids))
     while pending:
         call.check()
         pending = _bring_up_once(store, index, embedding, pending, call, page)
     return page.output(ids)
+
+
+def is_indexed(record: MemoryItem) -> bool:
+    """Tell whether a record has an entry: one in which a run keeps its place has none."""
+    return record.key is None or not record.key.startswith(_KEPT_PLACE)
+
+
+@dataclass(slots=True)
+class Differences:
+    """Ids of records whose entries are not what they are, by what is wrong; see `Drift`.
+
+    Attributes:
+        records: how many records there are.
+    """
+
+    records: int = 0
+    missing: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    orphaned: list[str] = field(default_factory=list)
+
+    def drift(self) -> Drift:
+        """Count them."""
+        return Drift(missing=len(self.missing), stale=len(self.stale), orphaned=len(self.orphaned))
 
 
 def drift(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> tuple[int, Drift]:
@@ -82,14 +121,46 @@ def drift(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> tuple[
 
     What is written meanwhile may be counted as differing.
     """
-    records = stale = found = 0
-    for page in _pages(store, call):
+    found, entries = _behind(store, index, call)
+    drift = found.drift()
+    orphaned = max(0, index.count(call) - entries)
+    return found.records, Drift(missing=drift.missing, stale=drift.stale, orphaned=orphaned)
+
+
+def differences(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> Differences:
+    """Compare as `drift` does, and tell which records differ."""
+    found, entries = _behind(store, index, call)
+    if index.count(call) > entries:
+        found.orphaned = list(_orphans(store, index, call))
+    return found
+
+
+def _behind(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> tuple[Differences, int]:
+    """Find what is missing or stale; returns how many entries there are that belong to a record, too."""
+    found, entries = Differences(), 0
+    for read in _pages(store, call):
+        page = [record for record in read if is_indexed(record)]
         known = index.digests([record.id for record in page], call)
-        records += len(page)
-        found += len(known)
-        stale += sum(known.get(record.id, digest) != digest for record, digest in _digested(page))
-    orphaned = max(0, index.count(call) - found)
-    return records, Drift(missing=records - found, stale=stale, orphaned=orphaned)
+        found.records += len(page)
+        entries += len(known)
+        found.missing += [record.id for record in page if record.id not in known]
+        found.stale += [
+            record.id for record, digest in _digested(page) if known.get(record.id, digest) != digest
+        ]
+    return found, entries
+
+
+def _orphans(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> Iterator[str]:
+    after: str | None = None
+    while page := index.page(after, limit=_PAGE, call=call):
+        ids = [id for id, _ in page]
+        kept = {
+            record.id
+            for record in map(MemoryItem.from_wire, store.get(_get(ids), call))
+            if is_indexed(record)
+        }
+        yield from (id for id in ids if id not in kept)
+        after = ids[-1]
 
 
 def _pages(store: MemoryStore, call: RetrievalCall) -> Iterator[Sequence[MemoryItem]]:
@@ -116,14 +187,17 @@ def _bring_up_once(
     page: _Page,
 ) -> tuple[str, ...]:
     """Do what is to be done now; returns the records that it touched."""
-    records = {record.id: record for record in map(MemoryItem.from_wire, store.get(_get(ids), call))}
+    found = map(MemoryItem.from_wire, store.get(_get(ids), call))
+    records = {record.id: record for record in found if is_indexed(record)}
     digests = {id: record_digest(record) for id, record in records.items()}
     known = index.digests(ids, call)
     stale = [
         record
         for id, record in records.items()
-        if digests[id] != known.get(id) and not page.refused(record, digests[id])
+        if (page.anew or digests[id] != known.get(id)) and not page.refused(record, digests[id])
     ]
+    page.drift = page.drift or _difference(digests, known)
+    page.anew = False
     for record in stale:
         page.failed.pop(record.id, None)
     entries = _embedded(embedding, stale, digests, call, page.failed)
@@ -135,6 +209,14 @@ def _bring_up_once(
     page.embedded = (page.embedded | {entry.record.id for entry in entries}) - set(removed)
     page.removed = (page.removed | set(removed)) - page.embedded - set(page.failed)
     return tuple(dict.fromkeys([*(entry.record.id for entry in entries), *removed]))
+
+
+def _difference(digests: Mapping[str, str], known: Mapping[str, str]) -> Drift:
+    return Drift(
+        missing=sum(id not in known for id in digests),
+        stale=sum(known.get(id, digest) != digest for id, digest in digests.items()),
+        orphaned=sum(id not in digests for id in known),
+    )
 
 
 def _get(ids: Sequence[str]) -> MemoryGetInput:
@@ -154,7 +236,7 @@ def _embedded(
     try:
         vectors = embed_contents(embedding, records, "document", call=call)
     except RetrievalError as error:
-        if error.code != _REFUSED:
+        if error.code not in _REFUSED:
             raise
         if len(records) > 1:
             return [

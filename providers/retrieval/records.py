@@ -1,15 +1,18 @@
 """The records of a memory store as a target: searched by words, by meaning, and by both."""
 
+import hashlib
 from types import TracebackType
 from typing import Any, Self
 
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
-from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
+from ditto_tasks.contracts.reindex import Mode, ReindexPageOutput, TargetStatus
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall, RetrievalSearchInput
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
-from providers.indexes.sync import bring_up, drift
+from providers.indexes._manifest import manifest_text
+from providers.indexes.sync import Differences, bring_up, differences, drift
+from providers.indexes.walk import Walk
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
 from providers.retrieval.hybrid import HybridBranch, HybridSearch
 from providers.retrieval.index import IndexSearch
@@ -38,11 +41,18 @@ class RecordTarget:
         store: closed with the target.
         index: of the store's records; closed with the target.
         embedding: made the index's vectors, and makes those of queries.
+        location: of the index; only told apart from others.
+
+    Attributes:
+        index_identity: names the index, so that a run notices that it has another before it.
     """
 
-    def __init__(self, store: Store, index: VectorIndex, embedding: IdentifiedEmbedding) -> None:
+    def __init__(
+        self, store: Store, index: VectorIndex, embedding: IdentifiedEmbedding, *, location: str = ""
+    ) -> None:
         self.store = store
         self.index = index
+        self.index_identity = _identity(index.manifest, location)
         self._embedding = RecordEmbedding(embedding)
         keyword = TextSearch(MemoryAsRetrieval(store, _keyword_request))
         vector = VectorSearch(IndexSearch(index), embedding=self._embedding)
@@ -70,7 +80,8 @@ class RecordTarget:
         if dimensions is None:
             dimensions = embed_contents(embedding, [_ANY_TEXT], "document").shape[1]
         manifest = IndexManifest(embedding.identity, dimensions, records.preprocessing)
-        return cls(store, open_index(index_url, name=name, manifest=manifest), embedding)
+        index = open_index(index_url, name=name, manifest=manifest)
+        return cls(store, index, embedding, location=f"{index_url} {name}")
 
     def __enter__(self) -> Self:
         return self
@@ -80,9 +91,17 @@ class RecordTarget:
     ) -> None:
         self.close()
 
-    def bring_up(self, ids: tuple[str, ...], call: RetrievalCall) -> ReindexPageOutput:
+    def bring_up(self, ids: tuple[str, ...], call: RetrievalCall, *, anew: bool = False) -> ReindexPageOutput:
         """Make the index's entries of these records what the records are; see `providers.indexes.sync`."""
-        return bring_up(self.store, self.index, self._embedding, ids, call)
+        return bring_up(self.store, self.index, self._embedding, ids, call, anew=anew)
+
+    def walk(self, mode: Mode, *, page_size: int, skipped: str | None, call: RetrievalCall) -> Walk:
+        """Plan how to bring the whole index up; see `providers.indexes.walk`."""
+        return Walk(self.store, self.index, mode=mode, page_size=page_size, skipped=skipped, call=call)
+
+    def compare(self, call: RetrievalCall) -> Differences:
+        """Tell which entries are not what their records are; reads store and index whole."""
+        return differences(self.store, self.index, call)
 
     def status(self, name: str, call: RetrievalCall) -> TargetStatus:
         """Tell how store and index stand; reads both whole."""
@@ -104,6 +123,11 @@ class RecordTarget:
         self._fused.close()
         self.index.close()
         self.store.close()
+
+
+def _identity(manifest: IndexManifest, location: str) -> str:
+    """Name an index; its location, which may hold a password, cannot be told from that."""
+    return hashlib.sha256(f"{manifest_text(manifest)} {location}".encode()).hexdigest()
 
 
 def _keyword_request(request: RetrievalSearchInput) -> dict[str, Any]:

@@ -33,9 +33,10 @@ def counts(shell: Shell, *paths: str) -> tuple[int, int, int, int]:
 
 def test_every_command_has_an_example(shell: Shell) -> None:
     listing = "status", "schedules", "search", "targets"
-    commands = ("up", "worker", "invoke", "result", "cancel", "ingest", "demo", *listing)
+    reindexing = "reindex", "reindex run", "reindex status", "reindex cancel", "index", "index check"
+    commands = ("up", "worker", "invoke", "result", "cancel", "ingest", "demo", *listing, *reindexing)
     for command in commands:
-        shown = shell.run(command, "--help")
+        shown = shell.run(*command.split(), "--help")
         assert shown.returncode == 0
         assert "Example" in shown.stdout
 

@@ -1,0 +1,173 @@
+"""A walk over store and index: which records a run looks at, in which order, and from where it goes on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.errors import MemoryNodeError
+from ditto_tasks.contracts.index import VectorIndex
+from ditto_tasks.contracts.memory import ChangeFeed, MemoryQueryInput, MemoryQueryOutput, MemoryStore
+from ditto_tasks.contracts.reindex import Mode
+from providers.embedding.records import record_digest
+from providers.indexes.sync import is_indexed
+
+__all__ = ["Phase", "Place", "Step", "Walk"]
+
+MOST_SEEN = (
+    1_000_000  # ids kept of the records that were read, about 150 MB; beyond them entries are asked for
+)
+
+Phase = Literal["records", "entries", "changes"]
+"""What is walked: the store's records, then what the index has beside, then what changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a walk goes on.
+
+    Attributes:
+        cursor: the last page's in this phase; None: its beginning.
+        since: where changes are followed from; None: the store does not tell them.
+    """
+
+    phase: Phase
+    cursor: str | None = None
+    since: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A page of the walk.
+
+    Attributes:
+        ids: of the records that are to be brought up; may be empty.
+        anew: whether those are to be embedded that have not changed, too.
+        scanned: how many records were looked at.
+        unchanged: how many of those have the entry that they should, and are not among `ids`.
+        place: where to go on once the step is done.
+    """
+
+    ids: tuple[str, ...]
+    place: Place
+    anew: bool = False
+    scanned: int = 0
+    unchanged: int = 0
+
+
+class Walk:
+    """Plans one pass over a target; reads, and changes nothing.
+
+    Args:
+        page_size: records in a step.
+        skipped: the record in which the run keeps its place: it changes with every step.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        index: VectorIndex,
+        *,
+        mode: Mode,
+        page_size: int,
+        skipped: str | None,
+        call: Call,
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._mode = mode
+        self._page_size = page_size
+        self._skipped = skipped
+        self._call = call
+        self._seen: set[str] = set()
+
+    def begin(self, since: str | None) -> Place:
+        """Return the place where a pass begins.
+
+        Args:
+            since: up to where the index follows the store's changes; None: that is not known.
+        """
+        if not isinstance(self._store, ChangeFeed):
+            return Place("records")
+        if self._mode == "incremental" and since is not None and self._can_follow(self._store, since):
+            return Place("changes", since=since)
+        return Place("records", since=self._store.change_cursor(self._call))
+
+    def resume(self, place: Place) -> Place:
+        """Return the place, or the beginning when the store has forgotten the changes since."""
+        if place.since is None or not isinstance(self._store, ChangeFeed):
+            return place
+        return place if self._can_follow(self._store, place.since) else self.begin(None)
+
+    def steps(self, place: Place) -> Iterator[Step]:
+        """Go on from a place to the end of the pass.
+
+        Raises:
+            MemoryNodeError: of the store; CURSOR_EXPIRED when it fell too far behind its changes.
+            RetrievalError: of the index.
+        """
+        if place.phase == "records":
+            yield from self._records(place)
+            place = Place("entries", since=place.since)
+        if place.phase == "entries":
+            yield from self._entries(place)
+        if place.since is not None and isinstance(self._store, ChangeFeed):
+            yield from self._changes(self._store, place.since)
+
+    def _can_follow(self, feed: ChangeFeed, since: str) -> bool:
+        try:
+            feed.changes(since, limit=1, call=self._call)
+        except MemoryNodeError as error:
+            if error.code not in ("CURSOR_EXPIRED", "INVALID_INPUT"):  # the latter: another store's
+                raise
+            return False
+        return True
+
+    def _records(self, place: Place) -> Iterator[Step]:
+        """Read all records; a step has all of them, or those whose entries are not theirs."""
+        cursor: str | None = place.cursor
+        while True:
+            self._call.check()
+            page = MemoryQueryOutput.from_wire(self._store.query(self._query(cursor), self._call))
+            digests = {
+                record.id: "" if self._mode == "full" else record_digest(record)
+                for record in page.items
+                if is_indexed(record)
+            }
+            self._see(digests)
+            ids = tuple(digests)
+            if self._mode == "incremental":
+                known = self._index.digests(ids, self._call)
+                ids = tuple(id for id, digest in digests.items() if known.get(id) != digest)
+            cursor = page.next_cursor
+            there = replace(place, cursor=cursor) if cursor else Place("entries", since=place.since)
+            yield Step(ids, there, self._mode == "full", len(digests), len(digests) - len(ids))
+            if cursor is None:
+                return
+
+    def _query(self, cursor: str | None) -> MemoryQueryInput:
+        if cursor is None:
+            return MemoryQueryInput(limit=self._page_size)
+        return MemoryQueryInput(limit=self._page_size, cursor=cursor)
+
+    def _see(self, ids: Sequence[str] | dict[str, str]) -> None:
+        if len(self._seen) < MOST_SEEN:
+            self._seen.update(ids)
+
+    def _entries(self, place: Place) -> Iterator[Step]:
+        """Read the ids of all entries; a step has those whose records this walk has not read."""
+        after = place.cursor
+        while page := self._index.page(after, limit=self._page_size, call=self._call):
+            self._call.check()
+            after = page[-1][0]
+            yield Step(tuple(id for id, _ in page if id not in self._seen), replace(place, cursor=after))
+
+    def _changes(self, feed: ChangeFeed, since: str) -> Iterator[Step]:
+        while True:
+            self._call.check()
+            page = feed.changes(since, limit=self._page_size, call=self._call)
+            since = page.cursor
+            ids = tuple(id for id in page.ids if id != self._skipped)
+            yield Step(ids, Place("changes", since=since), scanned=len(ids))
+            if page.is_last:
+                return

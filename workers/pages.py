@@ -1,0 +1,156 @@
+"""The pages of a run: sent to whichever workers are free, or done here where nobody is."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from ditto_tasks.contracts.errors import DittoError, InvocationTimeout
+from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.contracts.reindex import ReindexFailure, ReindexPageOutput
+from ditto_tasks.contracts.retrieval import RetrievalCall
+from ditto_tasks.invocation import Invocation
+from ditto_tasks.local import WorkerInfo
+from providers.indexes.walk import Step
+from providers.retrieval.records import RecordTarget
+
+__all__ = ["Pages", "SentPage"]
+
+PAGE_NODE = "REINDEX.PAGE"
+POLL = 0.5  # seconds between two looks whether the run is still wanted
+PATIENCE = 5.0  # seconds after which a page that nobody has begun is done here
+LOOK = 2.0  # seconds for which the number of slots is trusted
+_LEFT = "its run does it itself"
+
+
+@runtime_checkable
+class Queue(Protocol):
+    """A runtime that queues calls, for the part of it that is bound to the run's own call."""
+
+    def submit(self, node: str, input: Any, *, idempotency_key: str | None = None) -> Invocation: ...
+
+    def workers(self) -> list[WorkerInfo]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SentPage:
+    """A page that is being done, or was.
+
+    Attributes:
+        sent: what goes on elsewhere, or what was done here.
+    """
+
+    step: Step
+    sent: Invocation | ReindexPageOutput
+
+    @property
+    def was_done_here(self) -> bool:
+        """Whether it was, and no broker remembers that."""
+        return bool(self.step.ids) and not isinstance(self.sent, Invocation)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether waiting for it takes no time."""
+        return not isinstance(self.sent, Invocation) or self.sent.future.done()
+
+
+class Pages:
+    """Has the pages of a run's steps done.
+
+    Args:
+        name: of the target.
+        on_wait: called now and then while a page is waited for; may raise, to end the wait.
+    """
+
+    def __init__(
+        self, name: str, target: RecordTarget, call: RetrievalCall, on_wait: Callable[[], None]
+    ) -> None:
+        self._name = name
+        self._target = target
+        self._call = call
+        self._on_wait = on_wait
+        self._queue = call.runtime if isinstance(call.runtime, Queue) else None
+        self._slots = 0
+        self._looked_at = float("-inf")
+
+    @property
+    def width(self) -> int:
+        """How many pages may be in flight: two a slot that is free for them, at least 2."""
+        return max(2, 2 * self._free_slots())
+
+    def send(self, step: Step, key: str) -> SentPage:
+        """Have a page done.
+
+        Args:
+            key: the same for the same page: it is done once, also when it is sent by a run that was killed,
+                and by the one that took it up.
+        """
+        if not step.ids:
+            return SentPage(step, ReindexPageOutput())
+        if self._queue is None or not self._free_slots():
+            return self.do_here(step)
+        input = {"target": self._name, "ids": list(step.ids), "anew": step.anew}
+        try:
+            return SentPage(step, self._queue.submit(PAGE_NODE, input, idempotency_key=key))
+        except DittoError:  # the queue is full or away
+            self._call.check()
+            return self.do_here(step)
+
+    def do_here(self, step: Step) -> SentPage:
+        """Do a page in this process, now.
+
+        Raises:
+            NodeError: of the store, the embedding or the index.
+        """
+        return SentPage(step, self._here(step) if step.ids else ReindexPageOutput())
+
+    def receive(self, page: SentPage) -> ReindexPageOutput:
+        """Wait until a page is done; one that nobody begins, or that failed elsewhere, is done here.
+
+        Raises:
+            NodeError: what doing it here raises.
+        """
+        if not isinstance(page.sent, Invocation):
+            return page.sent
+        result = self._result(page.sent)
+        if result is not None and result.status == "success":
+            return ReindexPageOutput.from_wire(result.output)
+        if result is not None and result.error is not None and result.error.code == "WORKER_LOST":
+            return _lost(page.step.ids, result.error.message)
+        return self._here(page.step)
+
+    def _here(self, step: Step) -> ReindexPageOutput:
+        return self._target.bring_up(step.ids, self._call, anew=step.anew)
+
+    def _result(self, invocation: Invocation) -> NodeResult | None:
+        """Wait for a result; None: nobody had begun it, and it was called back."""
+        patient_until = time.monotonic() + PATIENCE
+        try:
+            while True:
+                try:
+                    return invocation.result(POLL)
+                except InvocationTimeout as late:
+                    self._on_wait()
+                    if late.started is False and time.monotonic() > patient_until:
+                        invocation.cancel(_LEFT)
+                        return None
+        finally:
+            invocation.forget()
+
+    def _free_slots(self) -> int:
+        """Count the slots of live workers that serve pages, less the one that the run itself has."""
+        if self._queue is not None and time.monotonic() - self._looked_at > LOOK:
+            self._slots = max(0, _slots(self._queue.workers()) - 1)
+            self._looked_at = time.monotonic()
+        return self._slots
+
+
+def _slots(workers: Sequence[WorkerInfo]) -> int:
+    """Count what other processes announce; this one announces itself there, too."""
+    return sum(
+        worker.concurrency or 0 for worker in workers if PAGE_NODE in worker.nodes and not worker.is_local
+    )
+
+
+def _lost(ids: Sequence[str], reason: str) -> ReindexPageOutput:
+    return ReindexPageOutput(failed=tuple(ReindexFailure(id=id, reason=reason) for id in ids))
