@@ -482,7 +482,9 @@ class Schedule(Section):
     task: Text = Field(description="The node that is called, or `reindex`.")
     input: JsonObject = Field(default_factory=dict, description="The node's input.")
     target: Maybe[Text] = Field(default=None, description="With `reindex`: the target that is brought up.")
-    mode: Maybe[Text] = Field(default=None, description="With `reindex`: how; unset: as its node says.")
+    mode: Maybe[Literal["incremental", "full"]] = Field(
+        default=None, description="With `reindex`: what changed, or everything anew; unset: incremental."
+    )
     every: Maybe[Annotated[Number, Ge(0.01), Le(MAX_SECONDS), AfterValidator(float), Unit("s")]] = Field(
         default=None, description="The time between two calls; either this or `cron`."
     )
