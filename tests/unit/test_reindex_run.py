@@ -20,7 +20,7 @@ from ditto_tasks.contracts.memory import (
 )
 from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, Purpose, RetrievalCall
-from ditto_tasks.transport.runs import LocalRuns, RunLost, Wanted
+from ditto_tasks.transport.runs import RunLost
 from providers.embedding.records import RECORD_TEXT
 from providers.indexes.in_memory import InMemoryIndex
 from providers.indexes.walk import Place, Step
@@ -381,19 +381,6 @@ class TestCheckpoint:
             run="r", target="kb", mode="full", execution="e", token=1, failed_count=failed, scanned=scanned
         )
         assert is_overrun(told, 0.05) is is_over
-
-
-class TestLocalRuns:
-    def test_one_owner_has_a_run_and_takes_it_again_under_a_greater_token(self) -> None:
-        runs = LocalRuns()
-        assert runs.take("kb", "one", "full", above=7) == 8
-        assert runs.take("kb", "two", "incremental", above=0) is None
-        assert runs.take("kb", "one", "full", above=0) == 9
-        with pytest.raises(RunLost):
-            runs.settle("kb", 8)
-        assert runs.settle("kb", 9) == Wanted(1, "incremental")
-        assert runs.settle("kb", 9) == Wanted()
-        assert runs.take("kb", "two", "incremental", above=0) == 10
 
 
 def _plain_run(library: Library) -> Any:
