@@ -83,14 +83,28 @@ def bring_up(
         anew: embed what has not changed, too.
 
     Raises:
-        RetrievalError: of the embedding or the index, when it is not one record's.
+        RetrievalError: of the embedding or the index, when it is not one record's;
+            RETRIEVAL_INVALID_EMBEDDING, before anything is touched, when the call's defaults have vectors of
+            another length than the index.
         MemoryNodeError: of the store.
     """
+    _check_dimensions(index, call)
     page, pending = _Page(anew), tuple(dict.fromkeys(ids))
     while pending:
         call.check()
         pending = _bring_up_once(store, index, embedding, pending, call, page)
     return page.output(ids)
+
+
+def _check_dimensions(index: VectorIndex, call: RetrievalCall) -> None:
+    """Refuse what would refuse every record, and so remove its entry."""
+    configured, kept = call.embedding.dimensions, index.manifest.dimensions
+    if configured not in (None, kept):
+        raise RetrievalError(
+            "RETRIEVAL_INVALID_EMBEDDING",
+            f"embedding.dimensions is {configured}, and the index holds vectors of {kept} numbers: "
+            "leave the setting out, or open an index of that length",
+        )
 
 
 def is_indexed(record: MemoryItem) -> bool:

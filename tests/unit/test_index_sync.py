@@ -19,7 +19,13 @@ from ditto_tasks.contracts.memory import (
     MemoryWriteInput,
 )
 from ditto_tasks.contracts.reindex import ReindexPageOutput
-from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, Purpose, RetrievalCall
+from ditto_tasks.contracts.retrieval import (
+    NO_RETRIEVAL_CALL,
+    EmbeddingDefaults,
+    Purpose,
+    RetrievalCall,
+    RetrievalDefaults,
+)
 from providers.embedding.records import RECORD_TEXT, RecordEmbedding, record_digest
 from providers.indexes.in_memory import InMemoryIndex
 from providers.indexes.sync import bring_up
@@ -354,3 +360,15 @@ def test_several_writers_at_once_end_with_the_last_state_of_every_record(library
     due = {record.id: record for record in records if REFUSED not in record.content}
     assert library.index.digests(ids) == {id: record_digest(record) for id, record in due.items()}
     assert library.indexed() == {id: record.content for id, record in due.items()}
+
+
+def test_a_length_that_is_not_the_index_s_is_refused_and_no_entry_is_touched(library: Library) -> None:
+    [a] = library.write("a")
+    library.bring_up(a)
+    before = library.indexed()
+    library.update(a, content="b")
+    wrong = RetrievalDefaults(embedding=EmbeddingDefaults(dimensions=4))
+
+    with pytest.raises(RetrievalError, match="embedding.dimensions is 4"):
+        library.bring_up(a, call=RetrievalCall(defaults=wrong))
+    assert library.indexed() == before
