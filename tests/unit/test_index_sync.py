@@ -369,6 +369,6 @@ def test_a_length_that_is_not_the_index_s_is_refused_and_no_entry_is_touched(lib
     library.update(a, content="b")
     wrong = RetrievalDefaults(embedding=EmbeddingDefaults(dimensions=4))
 
-    with pytest.raises(RetrievalError, match="embedding.dimensions is 4"):
+    with pytest.raises(RetrievalError, match=r"embedding\.dimensions is 4"):
         library.bring_up(a, call=RetrievalCall(defaults=wrong))
     assert library.indexed() == before
