@@ -233,8 +233,11 @@ class TestGoingOn:
     def test_a_run_after_an_error_goes_on_too(self, library: Library) -> None:
         library.write(*"abcabcabca")
 
+        done: list[str] = []  # of the first page, which the run's own record may be in
+
         def fail() -> None:
-            if len(library.embedding.embedded) >= PAGE:
+            if library.embedding.embedded:
+                done[:] = library.embedding.embedded
                 raise RetrievalError("RETRIEVAL_PROVIDER_UNAVAILABLE", "the model is away")
 
         library.embedding.meanwhile = fail
@@ -244,7 +247,7 @@ class TestGoingOn:
         library.embedding.meanwhile = lambda: None
         report = library.run(mode="incremental")
         assert (report["mode"], report["embedded"]) == ("full", 10)
-        assert len(library.embedding.embedded) == 10 - PAGE
+        assert len(library.embedding.embedded) == 10 - len(done) < 10
 
     def test_a_delivery_after_the_end_only_tells_the_report(self, told: Library) -> None:
         told.write(*"abc")
