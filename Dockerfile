@@ -6,7 +6,7 @@ COPY ditto_tasks ditto_tasks
 COPY providers providers
 COPY workers workers
 COPY beat beat
-RUN pip install --no-cache-dir . && useradd --create-home ditto && install --directory --owner ditto /data
+RUN pip install --no-cache-dir '.[embedded,http,mysql,postgres,qdrant]' && useradd --create-home ditto && install --directory --owner ditto /data
 
 COPY ditto.yaml /etc/ditto/ditto.yaml
 ENV DITTO_CONFIG=/etc/ditto/ditto.yaml \

@@ -20,6 +20,7 @@ EMBEDDING_BASE_URL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_BASE_URL"
 EMBEDDING_MODEL = "DITTO_WORKER_RETRIEVAL_EMBEDDING_MODEL"
 EMBEDDING_API_KEY = "DITTO_WORKER_RETRIEVAL_EMBEDDING_API_KEY"
 ALLOW_NETWORK = "DITTO_SHARED_SANDBOX_ALLOW_NETWORK"
+CAPABILITIES = "DITTO_WORKER_CAPABILITIES"
 RUNTIME_ENV = "DITTO_RUNTIME_ENV"
 RUNTIME_WORKSPACE = "DITTO_RUNTIME_WORKSPACE"
 
@@ -33,6 +34,7 @@ ENVIRONMENT: tuple[str, ...] = (
     EMBEDDING_MODEL,
     EMBEDDING_API_KEY,
     ALLOW_NETWORK,
+    CAPABILITIES,
     RUNTIME_ENV,
     RUNTIME_WORKSPACE,
 )
@@ -78,6 +80,7 @@ class Environment:
     index_url: str | None
     embedding: EmbeddingEndpoint | None
     allow_network: tuple[str, ...]
+    capabilities: tuple[str, ...]
     environment: str
     workspace: Path
 
@@ -107,6 +110,9 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
         index_url=_store_url(environ, INDEX_URL),
         embedding=_embedding(environ),
         allow_network=_origins(environ),
+        capabilities=tuple(
+            name.strip().lower() for name in environ.get(CAPABILITIES, "").split(",") if name.strip()
+        ),
         environment=_runtime_env(environ),
         workspace=Path(environ.get(RUNTIME_WORKSPACE) or ".").absolute(),
     )

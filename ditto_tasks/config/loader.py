@@ -46,6 +46,7 @@ def load_config(
         index_url=env.index_url,
         embedding=env.embedding,
         allow_network=env.allow_network,
+        capabilities=env.capabilities,
         environment=env.environment,
         workspace=env.workspace,
         path=None if path is None else Path(path),

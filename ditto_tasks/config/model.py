@@ -620,6 +620,7 @@ class DittoConfig:
         index_url: the vector index of a retrieval worker; None: a SQLite file in the workspace.
         embedding: base URL, model and key of the endpoint that embeds; None: the model of ditto.yaml does.
         allow_network: origins that providers may reach; `*` stands for all; none: they may reach nothing.
+        capabilities: those that a worker app of the configuration serves; none: all.
         environment: development, test or production.
         workspace: an absolute folder, the present one by default.
     """
@@ -635,6 +636,7 @@ class DittoConfig:
     index_url: str | None = field(default=None, repr=False)
     embedding: EmbeddingEndpoint | None = field(default=None, repr=False)
     allow_network: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
     environment: str = "development"
     workspace: Path = field(default_factory=Path.cwd)
     path: Path | None = None
