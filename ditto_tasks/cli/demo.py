@@ -57,7 +57,9 @@ def demo(path: Path | None) -> None:
         config = _own_config(folder)
         began = time.monotonic()
         with started(config, grace=5.0) as stack:
-            _step(f"started {stack.broker} and a worker process in {time.monotonic() - began:.1f} s")
+            _step(
+                f"started {stack.broker} and a worker of each capability in {time.monotonic() - began:.1f} s"
+            )
             _show(stack.config, paths, base)
     _step("stopped everything; to keep what you ingest: ditto-tasks up, then ditto-tasks ingest PATH")
 
