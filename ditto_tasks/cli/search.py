@@ -11,16 +11,16 @@ from ditto_tasks.cli.invoke import connected
 from ditto_tasks.cli.options import as_json, config_file, timeout
 from ditto_tasks.cli.output import print_json, print_table
 from ditto_tasks.contracts.base import MAX_LIMIT
+from ditto_tasks.contracts.reindex import RECORDS_TARGET
 
 __all__ = ["print_candidates", "print_explanation", "print_targets", "search", "targets"]
 
 _SHOWN = 160  # characters of a candidate in a table
-_DEFAULT_TARGET = "memories"
 
 
 @click.command()
 @click.argument("query")
-@click.option("--target", default=_DEFAULT_TARGET, show_default=True, help="What is searched.")
+@click.option("--target", default=RECORDS_TARGET, show_default=True, help="What is searched.")
 @click.option("--strategy", help="How: keyword, vector, hybrid; by default the target's own choice.")
 @click.option("--limit", type=click.IntRange(1, MAX_LIMIT), help="Most candidates; by default the worker's.")
 @click.option("--filter", "filters", multiple=True, metavar="KEY=VALUE", help="key, namespace or kind.")
@@ -96,12 +96,12 @@ def print_candidates(title: str, output: Mapping[str, Any]) -> None:
 
 
 def print_explanation(output: Mapping[str, Any]) -> None:
-    """Print where each rank comes from, and what was dropped."""
+    """Print where each rank comes from, and what was dropped; what branches add sums up to `fused`."""
     explanation = (output.get("metadata") or {}).get("explanation")
     if explanation is None:
         click.echo("this strategy has nothing to explain: its order is its backend's")
         return
-    columns = ("rank", "score", "branch", "rank there", "score there", "weight", "adds")
+    columns = ("rank", "score", "fused", "branch", "rank there", "score there", "weight", "adds")
     print_table("why", columns, (row for entry in explanation["candidates"] for row in _reasons(entry)))
     dropped = Counter(entry["reason"] for entry in explanation["dropped"])
     if dropped:
@@ -155,6 +155,7 @@ def _reasons(entry: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         (
             entry["rank"] if place == 0 else "",
             _number(entry.get("score")) if place == 0 else "",
+            _number(entry.get("before", entry).get("score")) if place == 0 else "",
             branch.get("strategy", ""),
             branch.get("rank", ""),
             _number(branch.get("score")),
