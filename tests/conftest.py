@@ -31,13 +31,15 @@ POLL = 0.02  # seconds between two looks at a condition
 _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that a process gets when its parent dies
 
 
-def wait_until(condition: Callable[[], object], timeout: float = START_TIMEOUT, what: str = "") -> None:
+def wait_until(
+    condition: Callable[[], object], timeout: float = START_TIMEOUT, what: str = "", pause: float = POLL
+) -> None:
     """Wait until a condition holds; fail when it does not within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:
             pytest.fail(f"not within {timeout:g} s: {what or condition}")
-        time.sleep(POLL)
+        time.sleep(pause)
 
 
 def die_with_parent() -> None:
