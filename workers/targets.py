@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import ConfigError
+from ditto_tasks.contracts.reindex import RECORDS_TARGET
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding
 from providers.embedding import open_embedding
 from providers.retrieval.records import RecordTarget
@@ -11,9 +12,7 @@ from providers.retrieval.registry import TargetRegistry
 from providers.stores import open_store
 from workers.urls import index_url, store_url
 
-__all__ = ["RECORDS", "OpenedTargets", "open_targets"]
-
-RECORDS = "memories"  # the target's name
+__all__ = ["OpenedTargets", "open_targets"]
 
 
 class OpenedTargets(TargetRegistry):
@@ -48,7 +47,7 @@ def open_targets(config: DittoConfig) -> Mapping[str, RecordTarget]:
         )
     embedding, store = _embedding(config), open_store(url)
     try:
-        return {RECORDS: RecordTarget.open(RECORDS, store, index_url(config), embedding)}
+        return {RECORDS_TARGET: RecordTarget.open(RECORDS_TARGET, store, index_url(config), embedding)}
     except BaseException:
         store.close()
         raise

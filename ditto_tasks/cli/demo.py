@@ -20,6 +20,7 @@ from ditto_tasks.cli.up import started
 from ditto_tasks.config import DittoConfig, find_config, load_config
 from ditto_tasks.contracts.errors import InvalidPayload
 from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.contracts.reindex import RECORDS_TARGET
 
 if TYPE_CHECKING:
     from ditto_tasks.runtime import Runtime
@@ -119,7 +120,7 @@ def _show_search(runtime: "Runtime", query: str) -> None:
 def _search(runtime: "Runtime", query: str, strategy: str) -> NodeResult:
     input: dict[str, Any] = {
         "query": {"content": query},
-        "target": {"name": "memories"},
+        "target": {"name": RECORDS_TARGET},
         "strategy": strategy,
         "limit": 3,
     }

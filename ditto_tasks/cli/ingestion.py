@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from ditto_tasks.contracts.errors import NoWorkerAvailable
 from ditto_tasks.contracts.json_value import JsonObject, encode_json
+from ditto_tasks.contracts.reindex import RECORDS_TARGET
 from ditto_tasks.ingest import Changes, Document, compare, key_of
 from ditto_tasks.runtime import Runtime
 
@@ -18,7 +19,6 @@ _RECORD_BYTES = (
 )
 _EMBEDDED = 16  # records in one REINDEX.PAGE: the least that fills a batch; several workers share the rest
 _EMBEDDING_TIME = 600.0  # seconds for the embedding of one group
-_TARGET = "memories"
 _IDS = 5000  # in one MEMORY.DELETE
 _BEYOND = 16  # positions after a document's last that are looked at, and again as long as one is found
 
@@ -155,7 +155,7 @@ def _apply(runtime: Runtime, changes: Changes) -> list[str]:
 
 
 def _index(runtime: Runtime, ids: Sequence[str], counts: Counts) -> None:
-    inputs = [{"target": _TARGET, "ids": part} for part in _parts(ids, _EMBEDDED)]
+    inputs = [{"target": RECORDS_TARGET, "ids": part} for part in _parts(ids, _EMBEDDED)]
     for result in runtime.map("REINDEX.PAGE", inputs, timeout=_EMBEDDING_TIME):
         page = result.unwrap()
         counts.embedded += page["embedded"]

@@ -7,6 +7,7 @@ from annotated_types import Ge
 from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Maybe, Number, Text
 
 __all__ = [
+    "RECORDS_TARGET",
     "Drift",
     "Mode",
     "ReindexCheckInput",
@@ -24,6 +25,8 @@ Count = Annotated[Integer, Ge(0)]
 
 Mode = Literal["incremental", "full"]
 """What a run embeds: records that have changed, or all of them."""
+
+RECORDS_TARGET = "memories"  # the one that configuration describes: the records of the memory store
 
 
 class ReindexRunInput(Contract):

@@ -17,6 +17,7 @@ import numpy as np
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError, RetrievalError
 from ditto_tasks.contracts.index import IndexEntry, IndexHit, IndexManifest
+from providers.chunks import chunks
 from providers.indexes._manifest import check_definition, check_manifest, manifest_text, read_manifest
 from providers.indexes._matrix import Matrix, MatrixRow
 from providers.indexes._records import FILTER_FIELDS, filter_values, index_filter, read_record, record_text
@@ -110,7 +111,7 @@ class SqliteIndex:
         self._check(call)
         checked = checked_entries(entries, self._manifest.dimensions)
         with self._writing(call) as (connection, revision):
-            for chunk in _chunks(checked, call):
+            for chunk in chunks(checked, CHUNK, call):
                 rows = [(self._number, *_row(entry, vector, revision)) for entry, vector in chunk]
                 connection.executemany(UPSERT, rows)
 
@@ -120,7 +121,7 @@ class SqliteIndex:
         unique = list(dict.fromkeys(ids))
         with self._writing(call) as (connection, revision):
             numbers = self._selected(connection, "number", unique, call)
-            for chunk in _chunks(list(numbers.values()), call):
+            for chunk in chunks(list(numbers.values()), CHUNK, call):
                 connection.executemany(DELETE, [(number,) for number in chunk])
                 connection.executemany(NOTE_REMOVED, [(self._number, revision, number) for number in chunk])
             connection.execute(FORGET_REMOVED, (self._number, revision - HISTORY))
@@ -209,7 +210,7 @@ class SqliteIndex:
         self, connection: sqlite3.Connection, wanted: str, asked: Sequence[Any], call: Call
     ) -> dict[Any, Any]:
         found: dict[Any, Any] = {}
-        for chunk in _chunks(asked, call):
+        for chunk in chunks(asked, CHUNK, call):
             found.update(connection.execute(selecting(wanted, len(chunk)), (self._number, *chunk)))
         return found
 
@@ -244,14 +245,6 @@ def _row(entry: IndexEntry, vector: Vector, revision: int) -> tuple[Any, ...]:
         vector.astype(np.float32).tobytes(),
         record_text(entry.record),
     )
-
-
-def _chunks(values: Sequence[T], call: Call) -> Iterator[Sequence[T]]:
-    """Split into parts of at most `CHUNK`; ends the call between two of them if it is to end."""
-    for start in range(0, len(values), CHUNK):
-        if start:
-            call.check()
-        yield values[start : start + CHUNK]
 
 
 @contextmanager

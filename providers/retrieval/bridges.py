@@ -25,6 +25,7 @@ from ditto_tasks.contracts.retrieval import (
     checked_output,
     checked_request,
 )
+from providers.retrieval.namespaces import namespaced_filter
 
 __all__ = [
     "MemoryAsRetrieval",
@@ -96,15 +97,9 @@ def namespace_as_filter(request: RetrievalSearchInput) -> dict[str, Any]:
     Raises:
         RetrievalError: RETRIEVAL_INVALID_INPUT when the filter names another one.
     """
-    fields, namespace = _memory_fields(request), request.target.namespace
-    if namespace is None:
-        return fields
-    filter = dict(request.filter or {})
-    if filter.setdefault("namespace", namespace) != namespace:
-        raise RetrievalError(
-            "RETRIEVAL_INVALID_INPUT", "filter.namespace differs from target.namespace: leave one of them out"
-        )
-    return {**fields, "filter": filter}
+    if request.target.namespace is None:
+        return _memory_fields(request)
+    return {**_memory_fields(request), "filter": namespaced_filter(request)}
 
 
 def map_memory_candidates(output: RetrievalSearchOutput | Mapping[str, Any]) -> list[MemoryHit]:

@@ -12,6 +12,7 @@ from ditto_tasks.contracts.retrieval import (
     RetrievalSearchOutput,
     RetrievalSource,
 )
+from providers.retrieval.namespaces import namespaced_filter
 
 __all__ = ["IndexSearch"]
 
@@ -42,7 +43,7 @@ class IndexSearch:
         if request.options:
             raise RetrievalError("RETRIEVAL_INVALID_INPUT", "options: this search has none: leave them out")
         hits = self._index.search(
-            request.query.content, limit=call.limit(request), filter=_filter(request), call=call
+            request.query.content, limit=call.limit(request), filter=namespaced_filter(request), call=call
         )
         fields: dict[str, Any] = {
             "candidates": tuple(_candidate(hit, request.target.name) for hit in hits),
@@ -51,18 +52,6 @@ class IndexSearch:
         if request.strategy is not None:
             fields["strategy"] = request.strategy
         return RetrievalSearchOutput.model_construct(set(fields), **fields)
-
-
-def _filter(request: RetrievalSearchInput) -> dict[str, Any]:
-    filter = dict(request.filter or {})
-    namespace = request.target.namespace
-    if namespace is None:
-        return filter
-    if filter.setdefault("namespace", namespace) != namespace:
-        raise RetrievalError(
-            "RETRIEVAL_INVALID_INPUT", "filter.namespace differs from target.namespace: leave one of them out"
-        )
-    return filter
 
 
 def _candidate(hit: IndexHit, target: str) -> RetrievalCandidate:

@@ -6,7 +6,7 @@ hexadecimal digits and dashes, and what filters compare are digests.
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import NodeError, StoreUnavailable
 from ditto_tasks.contracts.index import IndexMismatch
 from ditto_tasks.contracts.json_value import canonical_json, decode_json
+from providers.chunks import chunks
 from providers.stores._failures import Failures
 from providers.stores._milvus_connections import MilvusConnection
 from providers.stores._milvus_driver import DataType, Function, FunctionType
@@ -98,7 +99,7 @@ class MilvusCollection:
     def rows(self, ids: Sequence[str], call: Call, fields: Sequence[str]) -> dict[str, Row]:
         """Read the rows with these ids; what is missing is left out."""
         found: dict[str, Row] = {}
-        for chunk in _chunks(ids):
+        for chunk in chunks(ids, CHUNK):
             rows = self._query(f"id in [{', '.join(map(_quoted, chunk))}]", call, fields)
             found.update((row["id"], row) for row in rows)
         return found
@@ -156,7 +157,7 @@ class MilvusCollection:
 
     def put(self, rows: Sequence[Row], call: Call) -> None:
         """Put the rows in the place of those with their ids; return once Milvus has confirmed each part."""
-        for chunk in _chunks(rows):
+        for chunk in chunks(rows, CHUNK):
             answer = self._connection.run(
                 lambda client, seconds, chunk=chunk: client.upsert(self._name, chunk, timeout=seconds),  # type: ignore[misc]
                 call,
@@ -166,7 +167,7 @@ class MilvusCollection:
 
     def remove(self, ids: Sequence[str], call: Call) -> None:
         """Remove the rows with these ids."""
-        for chunk in _chunks(ids):
+        for chunk in chunks(ids, CHUNK):
             self._connection.run(
                 lambda client, seconds, chunk=chunk: client.delete(self._name, ids=chunk, timeout=seconds),  # type: ignore[misc]
                 call,
@@ -268,8 +269,3 @@ def _quoted(text: str) -> str:
     if not text.replace("-", "").isalnum() or not text.isascii():
         raise ValueError("only ids and digests are ever part of an expression")
     return f'"{text}"'
-
-
-def _chunks(values: Sequence[T]) -> Iterator[list[T]]:
-    for start in range(0, len(values), CHUNK):
-        yield list(values[start : start + CHUNK])

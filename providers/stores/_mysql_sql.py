@@ -16,7 +16,7 @@ from typing import Any
 from ditto_tasks.contracts.errors import StoreUnavailable
 from ditto_tasks.contracts.json_value import decode_json
 from providers.stores._mysql_connections import Connection
-from providers.stores._paging import Paging, SortField, SortValue, is_sortable, order_key
+from providers.stores._paging import Paging, SortField, SortValue, is_sortable, later_than, order_key
 from providers.stores._rows import Row
 from providers.stores._stems import encoded
 from providers.text import search_text, words
@@ -199,7 +199,10 @@ def listing(paging: Paging) -> Statement:
     expressions = [_expression(field) for field in paging.fields]
     conditions, values = _filtered(paging.filter)
     if paging.after is not None:
-        condition, places = _after(paging.fields, expressions, paging.after)
+        sought = [
+            value.encode() if isinstance(value, str) else value.hex().encode() for value in paging.after
+        ]
+        condition, places = later_than(paging.fields, expressions, sought, "%s")
         conditions.append(condition)
         values += places
     order = [
@@ -255,21 +258,6 @@ def _version(comment: str) -> int:
 def _filtered(filter: Mapping[str, str]) -> tuple[list[str], list[bytes]]:
     conditions = [f"{_FILTERS[field]} = %s" for field in filter]
     return conditions, [place(field, value) for field, value in filter.items()]
-
-
-def _after(
-    fields: Sequence[SortField], expressions: Sequence[str], after: Sequence[SortValue]
-) -> tuple[str, list[bytes]]:
-    """Say "later in the order than these values"; none of the expressions is ever NULL."""
-    places = [value.encode() if isinstance(value, str) else value.hex().encode() for value in after]
-    alternatives: list[str] = []
-    values: list[bytes] = []
-    for number, field in enumerate(fields):
-        equal = [f"{expression} = %s" for expression in expressions[:number]]
-        later = f"{expressions[number]} {'<' if field.descending else '>'} %s"
-        alternatives.append(" AND ".join((*equal, later)))
-        values += places[: number + 1]
-    return f"({' OR '.join(alternatives)})", values
 
 
 def _expression(field: SortField) -> str:

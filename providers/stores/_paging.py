@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ditto_tasks.contracts.errors import MemoryNodeError
 from ditto_tasks.contracts.json_value import canonical_json, decode_json, encode_json
@@ -25,6 +25,7 @@ __all__ = [
     "SortValue",
     "checked_filter",
     "is_sortable",
+    "later_than",
     "order_key",
 ]
 
@@ -33,6 +34,8 @@ FILTER_FIELDS = ("key", "namespace", "kind")
 
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
+
+V = TypeVar("V")
 
 SortValue = str | bytes  # ids and keys (an absent one is "") as they are, metadata by `order_key`
 
@@ -110,6 +113,28 @@ def checked_filter(filter: Mapping[str, Any] | None) -> dict[str, str]:
 def is_sortable(field: str) -> bool:
     """Tell whether a field of metadata may be named in an order."""
     return _FIELD.match(field) is not None
+
+
+def later_than(
+    fields: Sequence[SortField], expressions: Sequence[str], values: Sequence[V], placeholder: str
+) -> tuple[str, list[V]]:
+    """Say in SQL "later in the order than these values"; none of the expressions is ever NULL.
+
+    Args:
+        expressions: of the fields, in their order; no value of a caller is part of one.
+        placeholder: how the driver marks a bound value.
+
+    Returns:
+        The condition, and the values that are bound in it.
+    """
+    alternatives: list[str] = []
+    bound: list[V] = []
+    for place, field in enumerate(fields):
+        equal = [f"{expression} = {placeholder}" for expression in expressions[:place]]
+        later = f"{expressions[place]} {'<' if field.descending else '>'} {placeholder}"
+        alternatives.append(" AND ".join((*equal, later)))
+        bound += values[: place + 1]
+    return f"({' OR '.join(alternatives)})", bound
 
 
 def order_key(value: Any) -> bytes:

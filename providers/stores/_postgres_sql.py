@@ -10,7 +10,7 @@ from typing import Any
 
 from ditto_tasks.contracts.errors import InvalidDefinition, StoreUnavailable
 from ditto_tasks.contracts.json_value import encode_json
-from providers.stores._paging import Paging, SortField, SortValue, is_sortable, order_key
+from providers.stores._paging import Paging, SortField, SortValue, is_sortable, later_than, order_key
 from providers.stores._postgres_connections import Line, psycopg
 from providers.stores._postgres_text import key_digest, lookup_text, read_text, stored_text
 
@@ -283,7 +283,8 @@ def listing(paging: Paging, limit: int) -> Statement:
     expressions = [_expression(field) for field in paging.fields]
     conditions, values = _filtered(paging.filter)
     if paging.after is not None:
-        condition, places = _after(paging.fields, expressions, paging.after)
+        sought = [value.hex() if isinstance(value, bytes) else stored_text(value) for value in paging.after]
+        condition, places = later_than(paging.fields, expressions, sought, "%s")
         conditions.append(condition)
         values += places
     order = [
@@ -339,21 +340,6 @@ def _filtered(filter: Mapping[str, str]) -> tuple[list[str], list[Any]]:
     conditions = ["key_digest = %s" if field == "key" else f"{field} = %s" for field in filter]
     values = [key_digest(value) if field == "key" else lookup_text(value) for field, value in filter.items()]
     return conditions, values
-
-
-def _after(
-    fields: Sequence[SortField], expressions: Sequence[str], after: Sequence[SortValue]
-) -> tuple[str, list[Any]]:
-    """Say "later in the order than these values"; none of the expressions is ever NULL."""
-    places = [value.hex() if isinstance(value, bytes) else stored_text(value) for value in after]
-    alternatives: list[str] = []
-    values: list[Any] = []
-    for place, field in enumerate(fields):
-        equal = [f"{expression} = %s" for expression in expressions[:place]]
-        later = f"{expressions[place]} {'<' if field.descending else '>'} %s"
-        alternatives.append(" AND ".join((*equal, later)))
-        values += places[: place + 1]
-    return f"({' OR '.join(alternatives)})", values
 
 
 def _expression(field: SortField) -> str:

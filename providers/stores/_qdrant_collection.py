@@ -1,11 +1,12 @@
 """One collection of Qdrant, for a store or an index: made, asked and changed in bounded requests."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import NodeError, StoreUnavailable
 from ditto_tasks.contracts.index import IndexMismatch
+from providers.chunks import chunks
 from providers.stores._failures import Failures
 from providers.stores._qdrant_connections import QdrantConnection, seconds
 from providers.stores._qdrant_driver import QdrantClient, models
@@ -78,7 +79,7 @@ class QdrantCollection:
     ) -> dict[str, models.Record]:
         """Read the points with these ids, which must be UUIDs; what is missing is left out."""
         points: dict[str, models.Record] = {}
-        for chunk in _chunks(ids):
+        for chunk in chunks(ids, CHUNK):
             found = self._run(
                 lambda client, chunk=chunk: client.retrieve(  # type: ignore[misc]
                     self._name,
@@ -143,7 +144,7 @@ class QdrantCollection:
         mode: models.UpdateMode = models.UpdateMode.UPSERT,
     ) -> None:
         """Write the points, and return once Qdrant has confirmed each part."""
-        for chunk in _chunks(points):
+        for chunk in chunks(points, CHUNK):
             self._change(
                 lambda client, chunk=chunk: client.upsert(  # type: ignore[misc]
                     self._name, chunk, wait=True, ordering=_STRONG, update_mode=mode, timeout=seconds(call)
@@ -153,7 +154,7 @@ class QdrantCollection:
 
     def remove(self, ids: Sequence[str], call: Call) -> None:
         """Remove the points with these ids, and return once Qdrant has confirmed each part."""
-        for chunk in _chunks(ids):
+        for chunk in chunks(ids, CHUNK):
             self._change(
                 lambda client, chunk=chunk: client.delete(  # type: ignore[misc]
                     self._name,
@@ -252,8 +253,3 @@ def _size(client: QdrantClient, collection: str, vector: str) -> int | None:
     vectors = client.get_collection(collection).config.params.vectors
     found = vectors.get(vector) if isinstance(vectors, dict) else None
     return found.size if found is not None and found.distance == models.Distance.COSINE else None
-
-
-def _chunks(values: Sequence[T]) -> Iterator[list[T]]:
-    for start in range(0, len(values), CHUNK):
-        yield list(values[start : start + CHUNK])

@@ -11,7 +11,7 @@ from itertools import chain
 
 from ditto_tasks.contracts.errors import StoreUnavailable
 from ditto_tasks.contracts.json_value import decode_json
-from providers.stores._paging import Paging, SortField, order_key
+from providers.stores._paging import Paging, SortField, later_than, order_key
 from providers.stores._rows import json_text
 
 __all__ = [
@@ -154,7 +154,7 @@ def listing(paging: Paging) -> Statement:
     expressions = [_expression(field) for field in paging.fields]
     conditions, values = _filtered(paging.filter)
     if paging.after is not None:
-        condition, places = _after(paging.fields, expressions, paging.after)
+        condition, places = later_than(paging.fields, expressions, paging.after, "?")
         conditions.append(condition)
         values += places
     order = [
@@ -196,20 +196,6 @@ def _filtered(filter: Mapping[str, str]) -> tuple[list[str], list[str | bytes]]:
         value if field == "key" else json_text(value) for field, value in filter.items()
     ]
     return conditions, values
-
-
-def _after(
-    fields: Sequence[SortField], expressions: Sequence[str], after: Sequence[str | bytes]
-) -> tuple[str, list[str | bytes]]:
-    """Say "later in the order than these values"; none of the expressions is ever NULL."""
-    alternatives: list[str] = []
-    values: list[str | bytes] = []
-    for place, field in enumerate(fields):
-        equal = [f"{expression} = ?" for expression in expressions[:place]]
-        later = f"{expressions[place]} {'<' if field.descending else '>'} ?"
-        alternatives.append(" AND ".join((*equal, later)))
-        values += after[: place + 1]
-    return f"({' OR '.join(alternatives)})", values
 
 
 def _expression(field: SortField) -> str:

@@ -28,6 +28,7 @@ from ditto_tasks.contracts.memory import (
     MemoryUpdateInput,
     MemoryWriteInput,
 )
+from providers.chunks import chunks
 from providers.stores._feed import ChangeCursor, last_to_forget
 from providers.stores._mysql_connections import Address, Connections, Cursor
 from providers.stores._mysql_sql import (
@@ -102,7 +103,7 @@ class MysqlStore:
         rows: dict[str, Row] = {}
         with self._connections.use(call) as connection, connection.cursor() as cursor:
             for field, values in (("id", request.ids), ("key", request.keys)):
-                for chunk in _chunks(values or (), call):
+                for chunk in chunks(values or (), CHUNK, call):
                     cursor.execute(selecting(field, len(chunk)), [place(field, value) for value in chunk])
                     rows.update((row.id, row) for row, _ in map(_numbered, cursor.fetchall()))
         return [item(row) for row in rows.values()]
@@ -167,7 +168,7 @@ class MysqlStore:
             fresh = [
                 (row.id, value) for value, row in zip(values, rows, strict=True) if row.key not in existing
             ]
-            for chunk in _chunks(fresh, call):
+            for chunk in chunks(fresh, CHUNK, call):
                 cursor.executemany(INSERT, [value for _, value in chunk])
             _note(cursor, [id for id, _ in fresh], call)
             return written
@@ -185,7 +186,7 @@ class MysqlStore:
                 if id not in numbered:
                     raise MemoryNodeError("NOT_FOUND", f"there is no record {id!r:.80}")
             changed = [(numbered[patch.id][0], patched(numbered[patch.id][1], patch)) for patch in patches]
-            for chunk in _chunks(changed, call):
+            for chunk in chunks(changed, CHUNK, call):
                 cursor.executemany(UPDATE, [columns(number, row) for number, row in chunk])
             _note(cursor, ids, call)
             return [item(row) for _, row in changed]
@@ -198,7 +199,7 @@ class MysqlStore:
 
         def work(cursor: Cursor) -> MemoryDeleteOutput:
             numbers = {row.id: number for row, number in _rows(cursor, locking, "id", ids, call)}
-            for chunk in _chunks(list(numbers.values()), call):
+            for chunk in chunks(list(numbers.values()), CHUNK, call):
                 cursor.execute(deleting(len(chunk)), chunk)
             _bury(cursor, list(numbers), call)
             return trusted(MemoryDeleteOutput, {"deleted": tuple(id for id in ids if id in numbers)})
@@ -278,7 +279,7 @@ def _bury(cursor: Cursor, ids: Sequence[str], call: Call) -> None:
 
 
 def _keep(cursor: Cursor, changes: Sequence[tuple[bytes, int, int | None]], call: Call) -> None:
-    for chunk in _chunks(changes, call):
+    for chunk in chunks(changes, CHUNK, call):
         cursor.executemany(NOTE, chunk)
 
 
@@ -297,17 +298,9 @@ def _rows(
     cursor: Cursor, statement: Any, field: str, values: Sequence[str], call: Call
 ) -> Iterator[tuple[Row, int]]:
     """Give the rows with these ids or keys, each with its number."""
-    for chunk in _chunks(values, call):
+    for chunk in chunks(values, CHUNK, call):
         cursor.execute(statement(field, len(chunk)), [place(field, value) for value in chunk])
         yield from map(_numbered, cursor.fetchall())
-
-
-def _chunks(values: Sequence[T], call: Call) -> Iterator[Sequence[T]]:
-    """Split into parts of at most `CHUNK`; ends the call between two of them if it is to end."""
-    for start in range(0, len(values), CHUNK):
-        if start:
-            call.check()
-        yield values[start : start + CHUNK]
 
 
 def _numbered(row: Sequence[Any]) -> tuple[Row, int]:

@@ -31,6 +31,7 @@ from ditto_tasks.contracts.memory import (
     MemoryUpdateInput,
     MemoryWriteInput,
 )
+from providers.chunks import chunks
 from providers.stores._feed import ChangeCursor, change_page, last_to_forget
 from providers.stores._paging import BY_ID, Paging, checked_filter
 from providers.stores._rows import (
@@ -108,7 +109,7 @@ class SqliteStore:
         rows: dict[str, Any] = {}
         with self._connections.use() as connection:
             for column, values in (("id", request.ids), ("memory_key", request.keys)):
-                for chunk in _chunks(values or (), call):
+                for chunk in chunks(values or (), CHUNK, call):
                     found = connection.execute(selecting(column, len(chunk)), chunk)
                     rows.update((row[0], row) for row in found)
         return [item(row[:4]) for row in rows.values()]
@@ -169,7 +170,7 @@ class SqliteStore:
             fresh = [pair for pair in zip(rows, words, strict=True) if pair[0].key not in existing]
             number, revision = connection.execute(LAST).fetchone()
             numbered = [(place, row, text) for place, (row, text) in enumerate(fresh, 1)]
-            for chunk in _chunks(numbered, call):
+            for chunk in chunks(numbered, CHUNK, call):
                 connection.executemany(
                     INSERT, [(number + place, revision + place, *row) for place, row, _ in chunk]
                 )
@@ -190,7 +191,7 @@ class SqliteStore:
                 (numbered[patch.id][0], patched(numbered[patch.id][1], patch), patch) for patch in patches
             ]
             revisions = count(_next_revision(connection))
-            for chunk in _chunks(changed, call):
+            for chunk in chunks(changed, CHUNK, call):
                 connection.executemany(
                     UPDATE, [(next(revisions), row.content, row.metadata, place) for place, row, _ in chunk]
                 )
@@ -211,7 +212,7 @@ class SqliteStore:
         with self._writing(call) as connection:
             numbers = {row.id: number for number, row in _rows(connection, "id", ids, call)}
             tombstones = list(enumerate(numbers, _next_revision(connection)))
-            for chunk in _chunks([(number,) for number in numbers.values()], call):
+            for chunk in chunks([(number,) for number in numbers.values()], CHUNK, call):
                 connection.executemany(DELETE, chunk)
                 connection.executemany(DELETE_WORDS, chunk)
             _bury(connection, tombstones)
@@ -272,7 +273,7 @@ def _rows(
     connection: sqlite3.Connection, column: str, values: Sequence[str], call: Call
 ) -> Iterator[tuple[int, Row]]:
     """Give the rows with these values in a column, each with its number."""
-    for chunk in _chunks(values, call):
+    for chunk in chunks(values, CHUNK, call):
         for *row, number in connection.execute(selecting(column, len(chunk)), chunk):
             yield number, Row(*row)
 
@@ -289,14 +290,6 @@ def _bury(connection: sqlite3.Connection, tombstones: Sequence[tuple[int, str]])
     if tombstones and (last := last_to_forget(oldest, newest, len(tombstones))) >= oldest:
         for statement in FORGET:
             connection.execute(statement, (last,))
-
-
-def _chunks(values: Sequence[T], call: Call) -> Iterator[Sequence[T]]:
-    """Split into parts of at most `CHUNK`; ends the call between two of them if it is to end."""
-    for start in range(0, len(values), CHUNK):
-        if start:
-            call.check()
-        yield values[start : start + CHUNK]
 
 
 def _hit(row: Sequence[Any], score: float) -> MemoryHit:
