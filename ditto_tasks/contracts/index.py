@@ -12,12 +12,6 @@ from ditto_tasks.contracts.memory import MemoryItem
 __all__ = ["IndexEntry", "IndexHit", "IndexManifest", "IndexMismatch", "VectorIndex"]
 
 
-class IndexMismatch(DittoError):
-    """An index holds vectors of another identity than that it is opened with; both are named."""
-
-    code = "INDEX_MISMATCH"
-
-
 @dataclass(frozen=True, slots=True)
 class IndexManifest:
     """What made the vectors of an index.
@@ -33,6 +27,24 @@ class IndexManifest:
     dimensions: int
     preprocessing: str
     distance: Literal["cosine"] = "cosine"
+
+
+class IndexMismatch(DittoError):
+    """An index holds vectors of another identity than that it is opened with; both are named.
+
+    Attributes:
+        kept: what the index was made with; None: it does not say, or holds the records of a memory store.
+    """
+
+    code = "INDEX_MISMATCH"
+
+    def __init__(self, message: str, kept: IndexManifest | None = None) -> None:
+        super().__init__(message, kept)
+        self.message = message
+        self.kept = kept
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,16 @@ class VectorIndex(Protocol):
 
     def count(self, call: Call = NO_CALL) -> int:
         """Count the records."""
+        ...
+
+    def drop(self, call: Call = NO_CALL) -> None:
+        """Remove the index with all that it holds, and close it; one that is gone already does nothing.
+
+        Other instances of it, in whatever process, are refused from then on:
+        RETRIEVAL_PROVIDER_UNAVAILABLE; none makes it anew. When somebody has made another by its name since,
+        they are refused where an engine tells the two apart, as SQLite does. PostgreSQL, Qdrant and Milvus
+        know an index by its name alone: there, they serve, and drop, the other.
+        """
         ...
 
     def close(self) -> None:

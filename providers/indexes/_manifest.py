@@ -39,7 +39,8 @@ def check_manifest(name: str, kept: IndexManifest, wanted: IndexManifest) -> Non
     if kept != wanted:
         raise IndexMismatch(
             f"index {name} was made with {_told(kept)}, and is to be opened with {_told(wanted)}: "
-            "build a new index by that name, or open this one as it was made"
+            "build a new index by that name, or open this one as it was made",
+            kept,
         )
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "CHANGED",
     "COUNT",
     "DELETE",
+    "DROP",
     "FIND",
     "FORGET_REMOVED",
     "NEXT_REVISION",
@@ -25,8 +26,9 @@ __all__ = [
 # Of the schema, in the file's user_version; the memory store counts there, too, from 1.
 VERSION = 10_001
 
-# `number` names a record of an index and is never given again. A write gives what it changes the index's next
-# `revision`, so that whoever has read up to one reads only what came after it.
+# A `number` names an index, or a record of one, and is never given again: nothing is taken for what is gone.
+# A write gives what it changes the index's next `revision`, so that whoever has read up to one reads only
+# what came after it.
 SCHEMA = (
     """
     CREATE TABLE indexes (
@@ -62,7 +64,11 @@ SCHEMA = (
     """,
 )
 
-REGISTER = "INSERT INTO indexes (name, manifest) VALUES (?, ?) ON CONFLICT (name) DO NOTHING"
+# The number is drawn by lot, out of 2^47: SQLite would give that of the last index again, once it is dropped.
+REGISTER = """
+    INSERT INTO indexes (number, name, manifest) VALUES (abs(random() >> 16), ?, ?)
+    ON CONFLICT (name) DO NOTHING
+"""
 FIND = "SELECT number, manifest FROM indexes WHERE name = ?"
 REVISION = "SELECT revision FROM indexes WHERE number = ?"
 NEXT_REVISION = "UPDATE indexes SET revision = revision + 1 WHERE number = ? RETURNING revision"
@@ -83,6 +89,11 @@ CHANGED = (
 REMOVED = "SELECT number FROM removed WHERE of_index = ? AND revision > ?"
 PAGE = "SELECT id, digest FROM entries WHERE of_index = ? AND id > ? ORDER BY id LIMIT ?"
 COUNT = "SELECT count(*) FROM entries WHERE of_index = ?"
+DROP = (
+    "DELETE FROM indexes WHERE number = ?",
+    "DELETE FROM entries WHERE of_index = ?",
+    "DELETE FROM removed WHERE of_index = ?",
+)
 
 _SELECTED = {  # by '+' the planner is kept from reading the whole index for a few numbers
     "digest": "SELECT id, digest FROM entries WHERE of_index = ? AND id",

@@ -54,6 +54,7 @@ class InMemoryIndex:
         self._entries: dict[str, _Kept] = {}  # by id
         self._table: _Table | None = None  # of the entries; None after a change
         self._closed = False
+        self._dropped = False
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +72,16 @@ class InMemoryIndex:
     def close(self) -> None:
         """Refuse further calls; closing twice does nothing."""
         self._closed = True
+
+    def drop(self, call: Call = NO_CALL) -> None:
+        """Forget the entries and close; dropping twice does nothing."""
+        if self._dropped:
+            return
+        self._check(call)
+        with self._lock:
+            self._entries, self._table = {}, None
+        self._dropped = True
+        self.close()
 
     def upsert(self, entries: Sequence[IndexEntry], call: Call = NO_CALL) -> None:
         """Put the entries in the place of those with the same ids, all or none."""

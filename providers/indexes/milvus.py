@@ -52,6 +52,7 @@ class MilvusIndex:
     def __init__(self, location: str, name: str, manifest: IndexManifest, *, token: str = "") -> None:
         check_definition(name, manifest)
         self._manifest = manifest
+        self._dropped = False
         fields = Fields(texts=("digest",), dimensions=manifest.dimensions)
         self._rows = MilvusCollection(location, name, INDEX, fields, manifest=asdict(manifest), token=token)
 
@@ -71,6 +72,16 @@ class MilvusIndex:
     def close(self) -> None:
         """Close the client and refuse further calls; closing twice does nothing."""
         self._rows.close()
+
+    def drop(self, call: Call = NO_CALL) -> None:
+        """Drop the collection and close; dropping twice does nothing."""
+        if self._dropped:
+            return
+        self._rows.check(call)
+        with self._rows.alone(call):
+            self._rows.drop(call)
+        self._dropped = True
+        self.close()
 
     def upsert(self, entries: Sequence[IndexEntry], call: Call = NO_CALL) -> None:
         """Put the entries in the place of those with the same ids.

@@ -4,7 +4,8 @@ Vectors are kept at length 1 and compared by their inner product, which is the c
 cosine distance of a zero vector is NaN, and an index of it leaves zero vectors out.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from ditto_tasks.contracts.index import IndexEntry, IndexHit, IndexManifest
 from providers.indexes._manifest import check_definition, check_manifest, manifest_text, read_manifest
 from providers.indexes._records import filter_values, index_filter, read_record, record_text
 from providers.indexes._vectors import Vector, checked_entries, unit_vector
+from providers.stores._failures import INDEX
 from providers.stores._postgres_connections import MAX_CONNECTIONS, Connections, Faults, Line, psycopg
 from providers.stores._postgres_text import lookup_text, read_text, stored_text
 
@@ -78,6 +80,7 @@ DIGESTS = "SELECT id, digest FROM {table} WHERE id = ANY (%s)"
 VECTORS = "SELECT id, vector_send(vector) FROM {table} WHERE id = ANY (%s)"
 PAGE = "SELECT id, digest FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
 COUNT = "SELECT count(*) FROM {table}"
+DROP = "DROP TABLE IF EXISTS {table}"
 
 EXACTLY = " + 0.0"  # an order that no index has
 
@@ -106,6 +109,7 @@ class PostgresIndex:
         self._name = name
         self._manifest = manifest
         self._table = f"vectors_{name}"
+        self._dropped = False
         self._connections = Connections(
             rest, FAULTS, setup=self._create, prepare=_send_vectors, size=connections
         )
@@ -127,19 +131,31 @@ class PostgresIndex:
         """Close the connections of this process and refuse further calls; closing twice does nothing."""
         self._connections.close()
 
+    def drop(self, call: Call = NO_CALL) -> None:
+        """Drop the table, once no statement uses it any more, and close; dropping twice does nothing."""
+        if self._dropped:
+            return
+        call.check()
+        with self._connections.use(call) as line, line.transaction():
+            line.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK_NUMBER,))
+            line.execute(self._statement(DROP))
+            line.execute("DELETE FROM vector_indexes WHERE name = %s", (self._name,))
+        self._dropped = True
+        self.close()
+
     def upsert(self, entries: Sequence[IndexEntry], call: Call = NO_CALL) -> None:
         """Put the entries in the place of those with the same ids, all or none."""
         call.check()
         checked = checked_entries(entries, self._manifest.dimensions)
         rows = sorted(_columns(entry, vector) for entry, vector in checked)  # by id, as DELETE locks them
-        with self._connections.use(call) as line, line.transaction(), line.cursor() as cursor:
+        with self._using(call) as line, line.transaction(), line.cursor() as cursor:
             cursor.executemany(self._statement(UPSERT), [(*row[:-1], _Sent(row[-1])) for row in rows])
 
     def delete(self, ids: Sequence[str], call: Call = NO_CALL) -> Sequence[str]:
         """Remove the records and return the ids that were there, in the order asked."""
         call.check()
         asked = {stored_text(id): id for id in ids}
-        with self._connections.use(call) as line:
+        with self._using(call) as line:
             deleted = {id for (id,) in line.execute(self._statement(DELETE), (list(asked),))}
         return [id for stored, id in asked.items() if stored in deleted]
 
@@ -161,7 +177,7 @@ class PostgresIndex:
         query = _Sent(_binary(unit_vector(vector, self._manifest.dimensions)))
         where = "WHERE " + " AND ".join(f"{field} = %s" for field in wanted) if wanted else ""
         values = [query, *(lookup_text(value) for value in wanted.values()), query, limit]
-        with self._connections.use(call) as line:
+        with self._using(call) as line:
             for exactly in ("", EXACTLY):
                 statement = self._statement(SEARCH, where=where, exactly=exactly)
                 rows = line.execute(statement, values, prepare=False).fetchall()
@@ -172,30 +188,38 @@ class PostgresIndex:
     def digests(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, str]:
         """Return the digest of each of these records that is there."""
         call.check()
-        with self._connections.use(call) as line:
+        with self._using(call) as line:
             rows = line.execute(self._statement(DIGESTS), ([stored_text(id) for id in ids],)).fetchall()
         return {read_text(id): read_text(digest) for id, digest in rows}
 
     def vectors(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, Vector]:
         """Return the vector of each of these records that is there."""
         call.check()
-        with self._connections.use(call) as line:
+        with self._using(call) as line:
             rows = line.execute(self._statement(VECTORS), ([stored_text(id) for id in ids],)).fetchall()
         return {read_text(id): _read(vector) for id, vector in rows}
 
     def page(self, after: str | None, *, limit: int, call: Call = NO_CALL) -> Sequence[tuple[str, str]]:
         """Return ids with digests in the order of ids."""
         call.check()
-        with self._connections.use(call) as line:
+        with self._using(call) as line:
             rows = line.execute(self._statement(PAGE), (stored_text(after or ""), limit)).fetchall()
         return [(read_text(id), read_text(digest)) for id, digest in rows]
 
     def count(self, call: Call = NO_CALL) -> int:
         """Count the records; reads all of their ids."""
         call.check()
-        with self._connections.use(call) as line:
+        with self._using(call) as line:
             [(count,)] = line.execute(self._statement(COUNT)).fetchall()
         return int(count)
+
+    @contextmanager
+    def _using(self, call: Call) -> Iterator[Line]:
+        with self._connections.use(call) as line:
+            try:
+                yield line
+            except _GONE as error:
+                raise INDEX.is_gone(self._name) from error
 
     def _statement(self, template: str, **parts: Any) -> bytes:
         """Fill the table in, whose name has passed the pattern of names, and parts of our own."""
@@ -228,6 +252,12 @@ class PostgresIndex:
 def open_postgres(rest: str, *, name: str, manifest: IndexManifest) -> PostgresIndex:
     """Open an index of `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`."""
     return PostgresIndex(rest, name, manifest)
+
+
+_GONE = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.DataException,  # pgvector's: the table was made anew, for vectors of another length
+)
 
 
 class _Sent(bytes):

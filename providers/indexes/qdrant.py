@@ -62,6 +62,7 @@ class QdrantIndex:
     ) -> None:
         check_definition(name, manifest)
         self._manifest = manifest
+        self._dropped = False
         self._points = QdrantCollection(
             location, name, INDEX, vector=VECTOR, manifest=asdict(manifest), api_key=api_key
         )
@@ -82,6 +83,16 @@ class QdrantIndex:
     def close(self) -> None:
         """Close the client of this process and refuse further calls; closing twice does nothing."""
         self._points.close()
+
+    def drop(self, call: Call = NO_CALL) -> None:
+        """Drop the collection and close; dropping twice does nothing."""
+        if self._dropped:
+            return
+        self._points.check(call)
+        with self._points.alone(call):
+            self._points.drop(call)
+        self._dropped = True
+        self.close()
 
     def upsert(self, entries: Sequence[IndexEntry], call: Call = NO_CALL) -> None:
         """Put the entries in the place of those with the same ids."""

@@ -25,6 +25,7 @@ from providers.indexes._sqlite_sql import (
     CHANGED,
     COUNT,
     DELETE,
+    DROP,
     FIND,
     FORGET_REMOVED,
     NEXT_REVISION,
@@ -38,6 +39,7 @@ from providers.indexes._sqlite_sql import (
     selecting,
 )
 from providers.indexes._vectors import Vector, checked_entries, unit_vector
+from providers.stores._failures import INDEX
 from providers.stores._sqlite_connections import Connections, interruptible
 
 __all__ = ["SqliteIndex", "open_sqlite"]
@@ -69,8 +71,10 @@ class SqliteIndex:
 
     def __init__(self, path: str, name: str, manifest: IndexManifest) -> None:
         check_definition(name, manifest)
+        self._name = name
         self._manifest = manifest
         self._closed = False
+        self._dropped = False
         self._number = 0  # of this index in the file
         self._lock = threading.Lock()  # of the matrix; taken within a call of the file, which forks wait for
         self._matrix = Matrix(manifest.dimensions)
@@ -99,6 +103,19 @@ class SqliteIndex:
         """Close the connections of this process and refuse further calls; closing twice does nothing."""
         self._closed = True
         self._connections.close()
+
+    def drop(self, call: Call = NO_CALL) -> None:
+        """Remove the index from the file, and close; dropping twice does nothing."""
+        if self._dropped:
+            return
+        self._check(call)
+        with self._using(call) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in DROP:
+                connection.execute(statement, (self._number,))
+            connection.execute("COMMIT")
+        self._dropped = True
+        self.close()
 
     def leave_to_parent(self) -> None:
         """Start anew in a child of a fork that came amid a search for which it could not wait."""
@@ -139,7 +156,7 @@ class SqliteIndex:
         self._check(call)
         wanted = index_filter(filter)
         query = unit_vector(vector, self._manifest.dimensions)
-        with self._reading(call) as connection, self._lock:
+        with self._using(call) as connection, self._lock:
             connection.execute("BEGIN")  # one state of the file, from the vectors to the records
             self._refresh(connection, call)
             nearest = self._matrix.nearest(query, limit, wanted)
@@ -178,22 +195,34 @@ class SqliteIndex:
             raise RetrievalError("RETRIEVAL_PROVIDER_UNAVAILABLE", "The index is closed")
 
     @contextmanager
-    def _reading(self, call: Call) -> Iterator[sqlite3.Connection]:
+    def _using(self, call: Call) -> Iterator[sqlite3.Connection]:
         with _translated(), self._connections.use() as connection, interruptible(connection, call):
             yield connection
 
     @contextmanager
+    def _reading(self, call: Call) -> Iterator[sqlite3.Connection]:
+        """Lend a connection to read with; that the index was there all the while is seen at the end."""
+        with self._using(call) as connection:
+            yield connection
+            self._asked(connection, REVISION)
+
+    @contextmanager
     def _writing(self, call: Call) -> Iterator[tuple[sqlite3.Connection, int]]:
         """Lend a connection within a transaction, with its revision; it commits unless an error came."""
-        with self._reading(call) as connection:
+        with self._using(call) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            ((revision,),) = connection.execute(NEXT_REVISION, (self._number,)).fetchall()
-            yield connection, revision
+            yield connection, self._asked(connection, NEXT_REVISION)
             connection.execute("COMMIT")
+
+    def _asked(self, connection: sqlite3.Connection, statement: str) -> int:
+        """Return the revision that a statement gives of this index, unless somebody dropped it."""
+        for (revision,) in connection.execute(statement, (self._number,)).fetchall():
+            return int(revision)
+        raise INDEX.is_gone(self._name)
 
     def _refresh(self, connection: sqlite3.Connection, call: Call) -> None:
         """Bring the matrix up to the file's revision; after an error the next search does it again."""
-        (revision,) = connection.execute(REVISION, (self._number,)).fetchone()
+        revision = self._asked(connection, REVISION)
         if revision == self._revision:
             return
         if not revision - HISTORY <= self._revision < revision:

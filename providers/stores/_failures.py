@@ -14,7 +14,7 @@ class Failures:
     Attributes:
         kind: of the errors.
         subject: what messages call the thing.
-        closed: code of a call after closing.
+        closed: code of a call after closing, or after somebody dropped what it asks.
         unavailable: code when the engine does not answer.
         refused: code when it answers with an error; None: the engine's own code.
     """
@@ -28,6 +28,10 @@ class Failures:
     def is_closed(self) -> NodeError:
         """Make the error of a call after closing."""
         return self.kind(self.closed, f"The {self.subject} is closed")
+
+    def is_gone(self, name: str) -> NodeError:
+        """Make the error of a call to what somebody dropped."""
+        return self.kind(self.closed, f"The {self.subject} {name} is gone: it was dropped")
 
     def is_unavailable(self, why: str = "cannot be reached") -> NodeError:
         """Make the error of an engine that does not answer."""

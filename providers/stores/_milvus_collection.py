@@ -6,7 +6,7 @@ hexadecimal digits and dashes, and what filters compare are digests.
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,14 +17,16 @@ from ditto_tasks.contracts.index import IndexMismatch
 from ditto_tasks.contracts.json_value import canonical_json, decode_json
 from providers.chunks import chunks
 from providers.stores._failures import Failures
+from providers.stores._manifests import index_manifest
 from providers.stores._milvus_connections import MilvusConnection
-from providers.stores._milvus_driver import DataType, Function, FunctionType
+from providers.stores._milvus_driver import DataType, Function, FunctionType, MilvusClient, MilvusException
 from providers.stores._waiting import held
 
 __all__ = ["MAX_BYTES", "MAX_HITS", "Fields", "MilvusCollection", "Row", "filter_digests", "within"]
 
 MAX_BYTES = 65_535  # of a text in a row
 MAX_HITS = 16_384  # of one search
+NOT_FOUND = 100  # Milvus's code of a collection that is not there
 CHUNK = 500  # rows a request; after each the call may stop
 MANIFEST_ID = "manifest"  # sorts behind all ids of rows
 FILTERED = ("key", "namespace", "kind")
@@ -125,7 +127,7 @@ class MilvusCollection:
             finally:
                 rows.close()
 
-        return self._connection.run(first, call)
+        return self._run(first, call)
 
     def nearest(
         self,
@@ -140,7 +142,7 @@ class MilvusCollection:
     ) -> list[tuple[Row, float]]:
         """Find rows by a vector, or by words in the field `sparse`; best first, with what Milvus scores."""
         conditions = [*_conditions(digests), *([condition] if condition else [])]
-        [hits] = self._connection.run(
+        [hits] = self._run(
             lambda client, seconds: client.search(
                 self._name,
                 data=[data],
@@ -158,7 +160,7 @@ class MilvusCollection:
     def put(self, rows: Sequence[Row], call: Call) -> None:
         """Put the rows in the place of those with their ids; return once Milvus has confirmed each part."""
         for chunk in chunks(rows, CHUNK):
-            answer = self._connection.run(
+            answer = self._run(
                 lambda client, seconds, chunk=chunk: client.upsert(self._name, chunk, timeout=seconds),  # type: ignore[misc]
                 call,
             )
@@ -168,10 +170,14 @@ class MilvusCollection:
     def remove(self, ids: Sequence[str], call: Call) -> None:
         """Remove the rows with these ids."""
         for chunk in chunks(ids, CHUNK):
-            self._connection.run(
+            self._run(
                 lambda client, seconds, chunk=chunk: client.delete(self._name, ids=chunk, timeout=seconds),  # type: ignore[misc]
                 call,
             )
+
+    def drop(self, call: Call) -> None:
+        """Remove the collection, if it is there, with all rows."""
+        self._run(lambda client, seconds: client.drop_collection(self._name, timeout=seconds), call)
 
     def count(self, call: Call) -> int:
         """Count the rows."""
@@ -179,7 +185,7 @@ class MilvusCollection:
         return int(row["count(*)"])
 
     def _query(self, expression: str, call: Call, fields: Sequence[str]) -> list[Row]:
-        return self._connection.run(
+        return self._run(
             lambda client, seconds: list(
                 client.query(
                     self._name,
@@ -192,27 +198,41 @@ class MilvusCollection:
             call,
         )
 
+    def _run(self, work: Callable[[MilvusClient, float], T], call: Call) -> T:
+        return self._connection.run(lambda client, seconds: self._unless_gone(work, client, seconds), call)
+
+    def _unless_gone(
+        self, work: Callable[[MilvusClient, float], T], client: MilvusClient, seconds: float
+    ) -> T:
+        """Do `work`; say so when somebody dropped the collection."""
+        try:
+            return work(client, seconds)
+        except MilvusException as error:
+            if error.code != NOT_FOUND:
+                raise
+            raise self._failures.is_gone(self._name) from error
+
     def _open(self, manifest: dict[str, Any]) -> None:
         """Make the collection if it is missing, and hold its manifest against the one given."""
-        run = self._connection.run
         if not self._exists():
             try:
-                run(self._create, NO_CALL)
+                self._run(self._create, NO_CALL)
             except NodeError:
                 if not self._exists():  # or else somebody was faster
                     raise
-        run(lambda client, seconds: client.load_collection(self._name, timeout=seconds), NO_CALL)
+        self._run(lambda client, seconds: client.load_collection(self._name, timeout=seconds), NO_CALL)
         kept = self.rows([MANIFEST_ID], NO_CALL, ["payload"]).get(MANIFEST_ID)
         if kept is None:
             self.put([self._manifest_row(manifest)], NO_CALL)
         elif decode_json(kept["payload"]) != manifest:
             raise IndexMismatch(
                 f"Milvus collection {self._name} was made with {kept['payload']}, and is to be opened with "
-                f"{canonical_json(manifest)}: name another collection"
+                f"{canonical_json(manifest)}: name another collection",
+                index_manifest(decode_json(kept["payload"])),
             )
 
     def _exists(self) -> bool:
-        return self._connection.run(
+        return self._run(
             lambda client, seconds: bool(client.has_collection(self._name, timeout=seconds)), NO_CALL
         )
 

@@ -8,13 +8,16 @@ from ditto_tasks.contracts.errors import NodeError, StoreUnavailable
 from ditto_tasks.contracts.index import IndexMismatch
 from providers.chunks import chunks
 from providers.stores._failures import Failures
+from providers.stores._manifests import index_manifest
 from providers.stores._qdrant_connections import QdrantConnection, seconds
-from providers.stores._qdrant_driver import QdrantClient, models
+from providers.stores._qdrant_driver import QdrantClient, UnexpectedResponse, models
 from providers.stores._qdrant_points import FILTER_PATHS, MANIFEST_ID
 
 __all__ = ["Point", "QdrantCollection"]
 
 CHUNK = 256  # points a request; after each the call may stop
+
+NOT_FOUND = 404  # HTTP's
 
 _STRONG = models.WriteOrdering.STRONG
 _MAJORITY = models.ReadConsistencyType.MAJORITY
@@ -166,6 +169,10 @@ class QdrantCollection:
                 call,
             )
 
+    def drop(self, call: Call) -> None:
+        """Remove the collection, if it is there, with all points."""
+        self._run(lambda client: client.delete_collection(self._name, timeout=seconds(call)), call)
+
     def point(self, id: str, payload: dict[str, Any], vector: Sequence[float] | None) -> models.PointStruct:
         """Make a point of this collection; None: it has no vector."""
         named: dict[str, Any] = {} if vector is None else {self._vector: list(vector)}
@@ -183,7 +190,8 @@ class QdrantCollection:
         elif kept.payload != manifest:
             raise IndexMismatch(
                 f"Qdrant collection {self._name} was made with {kept.payload}, and is to be opened with "
-                f"{manifest}: the embedding model or the preprocessing changed: name another collection"
+                f"{manifest}: the embedding model or the preprocessing changed: name another collection",
+                index_manifest(kept.payload),
             )
 
     def _exists(self) -> bool:
@@ -245,7 +253,20 @@ class QdrantCollection:
             raise self._failures.is_refused("WRITE_UNCONFIRMED", "did not confirm the change")
 
     def _run(self, work: Callable[[QdrantClient], T], call: Call) -> T:
-        return self._connection.run(work, call)
+        return self._connection.run(lambda client: self._unless_gone(work, client), call)
+
+    def _unless_gone(self, work: Callable[[QdrantClient], T], client: QdrantClient) -> T:
+        """Do `work`; when it is refused, ask whether somebody dropped the collection."""
+        try:
+            return work(client)
+        except UnexpectedResponse as error:
+            if error.status_code != NOT_FOUND or client.collection_exists(self._name):
+                raise
+            raise self._failures.is_gone(self._name) from error
+        except ValueError as error:  # the only refusal that a directory has
+            if client.collection_exists(self._name):
+                raise self._failures.is_refused("QDRANT_ERROR", "refused the request") from error
+            raise self._failures.is_gone(self._name) from error
 
 
 def _size(client: QdrantClient, collection: str, vector: str) -> int | None:

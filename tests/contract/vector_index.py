@@ -376,7 +376,7 @@ class VectorIndexContract:
 
     # --- calls and closing
 
-    @pytest.mark.parametrize("place", range(6))
+    @pytest.mark.parametrize("place", range(8))
     def test_a_call_that_is_not_wanted_does_nothing(self, index: VectorIndex, place: int) -> None:
         index.upsert([entry("a", QUERY)])
         act = calls(index)[place]
@@ -395,6 +395,15 @@ class VectorIndexContract:
         for act in calls(index):
             with pytest.raises(RetrievalError, match="RETRIEVAL_PROVIDER_UNAVAILABLE"):
                 act(Call())
+
+    def test_a_dropped_index_is_closed_and_dropping_twice_is_fine(self, index: VectorIndex) -> None:
+        index.upsert([entry("a", QUERY)])
+        index.drop()
+        for use in uses(index):
+            with pytest.raises(RetrievalError, match="RETRIEVAL_PROVIDER_UNAVAILABLE"):
+                use(Call())
+        index.drop()
+        index.close()
 
     def test_many_threads_use_one_index(self, index: VectorIndex) -> None:
         def work(number: int) -> None:
@@ -458,6 +467,7 @@ class KeptIndexContract(VectorIndexContract):
             assert manifest.model in str(refusal.value)
             assert str(manifest.dimensions) in str(refusal.value)
             assert manifest.preprocessing in str(refusal.value)
+        assert refusal.value.kept == MANIFEST
         with opened() as index:
             assert found(index) == ["a"]
 
@@ -475,6 +485,84 @@ class KeptIndexContract(VectorIndexContract):
             two.delete(["a"])
         with opened(MANIFEST, "one") as one:
             assert found(one) == ["a"]
+
+    @pytest.mark.parametrize(
+        "manifest",
+        [MANIFEST, IndexManifest("model/2", DIMENSIONS + 1, "content/2")],
+        ids=["the same", "another"],
+    )
+    def test_a_dropped_index_can_be_made_anew(self, opened: Opened, manifest: IndexManifest) -> None:
+        dropped = opened()
+        dropped.upsert([entry("a", QUERY), entry("b", QUERY)])
+        dropped.delete(["b"])
+        dropped.drop()
+        anew, vector = opened(manifest), [1.0] * manifest.dimensions
+        assert anew.manifest == manifest
+        assert anew.count() == 0
+        assert list(anew.page(None, limit=10)) == []
+        assert found(anew, vector) == []
+        anew.upsert([entry("c", vector)])
+        dropped.drop()
+        assert found(anew, vector) == ["c"]
+
+    def test_other_instances_of_a_dropped_index_are_refused(self, opened: Opened) -> None:
+        index, other = opened(), opened()
+        index.upsert([entry("a", QUERY)])
+        assert found(other) == ["a"]
+        index.drop()
+        refuses_as_gone(other)
+        other.drop()
+        with opened(IndexManifest("model/2", DIMENSIONS, "content/1")) as anew:  # nobody made it again
+            assert anew.count() == 0
+
+    def test_dropping_amid_calls_of_others_ends_each_as_gone(self, opened: Opened) -> None:
+        index, other = opened(), opened()
+        start = threading.Barrier(8)
+
+        def use_until_refused(number: int) -> str:
+            use = uses(other)[number]
+            use(Call())
+            start.wait(WAIT)
+            try:
+                while True:
+                    use(Call())
+            except RetrievalError as refusal:
+                return str(refusal)
+
+        with ThreadPoolExecutor(7) as pool:
+            refusals = [pool.submit(use_until_refused, number) for number in range(7)]
+            start.wait(WAIT)
+            index.drop()
+            told = {refusal.result(WAIT) for refusal in refusals}
+        assert told == {"RETRIEVAL_PROVIDER_UNAVAILABLE: The index notes is gone: it was dropped"}
+        assert opened().count() == 0
+
+    def test_an_older_instance_puts_no_vectors_of_another_length_in(self, opened: Opened) -> None:
+        index, other = opened(), opened()
+        other.upsert([entry("a", QUERY)])
+        assert found(other) == ["a"]
+        index.drop()
+        longer = [1.0] * (DIMENSIONS + 1)
+        anew = opened(IndexManifest("model/2", DIMENSIONS + 1, "content/1"))
+        anew.upsert([entry("b", longer)])
+        with pytest.raises(RetrievalError):
+            other.upsert([entry("b", QUERY), entry("c", QUERY)])
+        with pytest.raises(RetrievalError):
+            found(other)
+        assert found(anew, longer) == ["b"]
+        assert anew.count() == 1
+
+    def test_dropping_an_index_leaves_others_as_they_are(self, opened: Opened) -> None:
+        index, others = opened(), [opened(MANIFEST, name) for name in ("note", "notes_2", "x")]
+        for each in (index, *others):
+            each.upsert([entry("a", QUERY), entry("b", QUERY)])
+            each.delete(["b"])
+        index.drop()
+        for name, other in zip(("note", "notes_2", "x"), others, strict=True):
+            for same in (other, opened(MANIFEST, name)):
+                assert found(same) == ["a"]
+                assert dict(same.digests(["a", "b"])) == {"a": "digest of a"}
+                assert same.count() == 1
 
 
 class SharedIndexContract(KeptIndexContract):
@@ -512,6 +600,18 @@ class SharedIndexContract(KeptIndexContract):
 
         in_a_child(work)
         assert found(index) == ["child", "parent"]
+
+    def test_an_index_that_another_process_dropped_is_gone(self, opened: Opened) -> None:
+        index = opened()
+        index.upsert([entry("a", QUERY)])
+        assert found(index) == ["a"]
+
+        def work() -> None:
+            with opened() as own:
+                own.drop()
+
+        in_a_child(work)
+        refuses_as_gone(index)
 
     def test_an_index_opened_before_a_fork_serves_parent_and_child(self, opened: Opened) -> None:
         index = opened()
@@ -587,12 +687,24 @@ def far(number: int) -> list[float]:
     return [-1.0, 0.0, 1 + number / 100, 0.0]
 
 
+def refuses_as_gone(index: VectorIndex) -> None:
+    told = "RETRIEVAL_PROVIDER_UNAVAILABLE: The index notes is gone: it was dropped"
+    for use in uses(index):
+        with pytest.raises(RetrievalError, match=told):
+            use(Call())
+
+
 def calls(index: VectorIndex) -> list[Callable[[Call], Any]]:
+    return [*uses(index), index.drop]
+
+
+def uses(index: VectorIndex) -> list[Callable[[Call], Any]]:
     return [
         lambda call: index.upsert([entry("b", QUERY)], call),
         lambda call: index.delete(["a"], call),
         lambda call: index.search(QUERY, limit=10, call=call),
         lambda call: index.digests(["a"], call),
+        lambda call: index.vectors(["a"], call),
         lambda call: index.page(None, limit=10, call=call),
         lambda call: index.count(call),
     ]

@@ -1,5 +1,6 @@
 """`open_index`, and what all indexes share."""
 
+import pickle
 import subprocess
 import sys
 
@@ -58,8 +59,15 @@ def test_a_mismatch_names_both_manifests() -> None:
         IndexMismatch,
         match=r"notes was made with model/1 \(2 dimensions, content/1, cosine\), .*"
         r"with model/2 \(3 dimensions, content/2, cosine\)",
-    ):
+    ) as refusal:
         check_manifest("notes", MANIFEST, IndexManifest("model/2", 3, "content/2"))
+    assert refusal.value.kept == MANIFEST
+    again = pickle.loads(pickle.dumps(refusal.value))
+    assert (type(again), str(again), vars(again)) == (
+        IndexMismatch,
+        str(refusal.value),
+        vars(refusal.value),
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,51 @@ def test_equal_vectors_are_ordered_by_id_wherever_they_are(index: SqliteIndex) -
         assert ids(index.search(vector("other"), limit=limit)) == left[:limit]
 
 
+# --- dropping
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew"])
+def test_a_dropped_index_is_never_answered_from_memory(path: str, anew: bool) -> None:
+    with SqliteIndex(path, "notes", MANIFEST) as loaded:
+        loaded.upsert(entries(["a"]))
+        assert ids(loaded.search(vector("a"), limit=10)) == ["a"]
+        in_a_child(lambda: drop(path, anew))
+        for filter in (None, {"kind": "k"}):
+            with pytest.raises(RetrievalError, match="The index notes is gone: it was dropped"):
+                loaded.search(vector("a"), limit=10, filter=filter)
+
+
+def test_an_index_is_never_taken_for_a_dropped_one_of_its_name(path: str, index: SqliteIndex) -> None:
+    index.upsert(entries(["old"]))
+    drop(path, anew=True)
+    for work in (
+        lambda: index.upsert(entries(["late"])),
+        lambda: index.delete(["new"]),
+        lambda: index.search(vector("new"), limit=10),
+        lambda: index.digests(["new"]),
+        lambda: index.vectors(["new"]),
+        lambda: index.page(None, limit=10),
+        lambda: index.count(),
+    ):
+        with pytest.raises(RetrievalError, match="RETRIEVAL_PROVIDER_UNAVAILABLE: The index notes is gone"):
+            work()
+    index.drop()
+    with SqliteIndex(path, "notes", MANIFEST) as again:
+        assert again.page(None, limit=10) == [("new", "digest of new")]
+
+
+def test_nothing_of_a_dropped_index_stays_in_the_file(path: str, index: SqliteIndex) -> None:
+    with SqliteIndex(path, "notes", MANIFEST) as other:
+        other.upsert(entries(["a", "b"]))
+        other.delete(["a"])
+        index.drop()
+        for work in (lambda: other.upsert(entries(["c"])), lambda: other.delete(["b"])):
+            with pytest.raises(RetrievalError, match="gone"):
+                work()
+    for table in ("indexes", "entries", "removed"):
+        assert execute(path, f"SELECT count(*) FROM {table}") == [(0,)]
+
+
 # --- cancelling, threads, processes
 
 
@@ -252,6 +297,21 @@ def write_on(path: str, size: int, answer: Connection) -> None:
         while True:
             index.upsert(entries([str(uuid.uuid4()) for _ in range(size)]))
             answer.send(None)
+
+
+def drop(path: str, anew: bool) -> None:
+    with SqliteIndex(path, "notes", MANIFEST) as index:
+        index.drop()
+    if anew:
+        with SqliteIndex(path, "notes", MANIFEST) as index:
+            index.upsert(entries(["new"]))
+
+
+def in_a_child(work: Callable[[], None]) -> None:
+    process = fork.Process(target=work, daemon=True)
+    process.start()
+    process.join(WAIT)
+    assert process.exitcode == 0
 
 
 def write_and_find(index: SqliteIndex, id: str) -> None:
