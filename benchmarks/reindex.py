@@ -19,12 +19,12 @@ from typing import Any
 
 from benchmarks.report import Row, finish
 from ditto_tasks import Runtime
-from ditto_tasks.contracts.index import IndexEntry
+from ditto_tasks.contracts.index import IndexEntry, IndexManifest
 from ditto_tasks.contracts.memory import MemoryQueryInput, MemoryUpdateInput, MemoryWriteInput
 from providers.embedding import open_embedding
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import RecordEmbedding, record_digest
-from providers.retrieval.records import RecordTarget
+from providers.indexes import open_index
 from providers.stores import Store, open_store
 from tests.conftest import RedisServer, WorkerProcess, connected
 
@@ -32,6 +32,7 @@ WORDS = 40  # in a record
 WRITTEN = 1_000  # records a WRITE
 PAGE = 128  # records
 CHANGED = 100
+DIMENSIONS = 256  # of wordllama
 ROUNDS = 3
 WAIT = 1800.0  # seconds for any run
 
@@ -67,17 +68,18 @@ class Bench:
         """Read, embed and upsert all, as a program would that nobody interrupts."""
         store = open_store(f"sqlite:///{self._folder}/memory.sqlite")
         url = f"sqlite:///{self._folder}/straight{number}.sqlite"
-        with RecordTarget.open("memories", store, url, self._embedding) as target:
-            embed = RecordEmbedding(self._embedding)
+        embed = RecordEmbedding(self._embedding)
+        manifest = IndexManifest(self._embedding.identity, DIMENSIONS, embed.preprocessing)
+        with store, open_index(url, name="memories", manifest=manifest) as index:
             request = MemoryQueryInput(limit=PAGE)
             while True:
-                page: Any = target.store.query(request)
+                page: Any = store.query(request)
                 vectors = embed_contents(embed, page.items, "document")
                 entries = [
                     IndexEntry(record, vector, record_digest(record))
                     for record, vector in zip(page.items, vectors, strict=True)
                 ]
-                target.index.upsert(entries)
+                index.upsert(entries)
                 if page.next_cursor is None:
                     return
                 request = MemoryQueryInput(limit=PAGE, cursor=page.next_cursor)

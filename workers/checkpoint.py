@@ -6,18 +6,13 @@ from pydantic import ValidationError
 
 from ditto_tasks.contracts.base import Contract, ListOf, Maybe
 from ditto_tasks.contracts.call import Call
-from ditto_tasks.contracts.memory import (
-    MemoryGetInput,
-    MemoryItem,
-    MemoryStore,
-    MemoryUpdateInput,
-    MemoryWriteInput,
-)
+from ditto_tasks.contracts.memory import MemoryStore
 from ditto_tasks.contracts.reindex import Drift, Mode, ReindexFailure, ReindexPageOutput, ReindexReport
 from ditto_tasks.transport.runs import RunLost
+from providers.indexes.kept import KeptRecord
 from providers.indexes.walk import Phase, Place, Step
 
-__all__ = ["LISTED", "Checkpoint", "Checkpoints", "checkpoint_key"]
+__all__ = ["LISTED", "Checkpoint", "Checkpoints"]
 
 LISTED = 100  # failures in a report; all are counted
 
@@ -31,8 +26,10 @@ class Checkpoint(Contract):
     Attributes:
         execution: the call that runs it, or ran it last.
         token: that of the lease under which it was written; see `Runs`.
-        index: names the index that was brought up.
+        generation: that which is brought up.
+        index: tells its index from others.
         cursor, since: of the place.
+        expected: how many records it will look at, about; 0: that is not known.
         started_at: seconds since the epoch.
     """
 
@@ -41,6 +38,7 @@ class Checkpoint(Contract):
     mode: Mode
     execution: str
     token: int
+    generation: int = 1
     index: str = ""
     state: State = "running"
     passes: int = 1
@@ -48,6 +46,7 @@ class Checkpoint(Contract):
     phase: Phase = "records"
     cursor: Maybe[str] = None
     since: Maybe[str] = None
+    expected: int = 0
     scanned: int = 0
     embedded: int = 0
     unchanged: int = 0
@@ -99,6 +98,7 @@ class Checkpoint(Contract):
             run=self.run,
             target=self.target,
             mode=self.mode,
+            generation=self.generation,
             scanned=self.scanned,
             embedded=self.embedded,
             unchanged=self.unchanged,
@@ -117,25 +117,21 @@ class Checkpoint(Contract):
 
 
 class Checkpoints:
-    """The checkpoint of one target's runs, in its store.
-
-    Attributes:
-        id: of the record; None before there is one.
-    """
+    """The checkpoint of one target's runs, in its store."""
 
     def __init__(self, store: MemoryStore, target: str) -> None:
-        self._store = store
-        self._key = checkpoint_key(target)
-        self.id: str | None = None
+        self._record = KeptRecord(store, f"reindex:{target}")
+
+    @property
+    def id(self) -> str | None:
+        """Of the record; None before it was read or written."""
+        return self._record.id
 
     def read(self, call: Call) -> Checkpoint | None:
         """Return what was written last; None: nothing, or nothing that this version understands."""
-        found = [MemoryItem.from_wire(record) for record in self._store.get(self._get(), call)]
-        self.id = found[0].id if found else None
-        if not found:
-            return None
+        content = self._record.read(call)
         try:
-            return Checkpoint.from_wire(found[0].content)
+            return None if content is None else Checkpoint.from_wire(content)
         except ValidationError:
             return None
 
@@ -148,25 +144,10 @@ class Checkpoints:
         Raises:
             RunLost: another run has written since, under a greater token.
         """
-        content = checkpoint.to_json()
         last = self.read(call)
         if last is not None and last.token > checkpoint.token:
             raise RunLost
-        if self.id is not None:
-            patch = {"id": self.id, "content": content}
-            self._store.update(MemoryUpdateInput.from_wire({"memories": [patch]}), call)
-            return
-        draft = {"key": self._key, "content": content, "metadata": {"kind": "checkpoint"}}
-        (record,) = self._store.write(MemoryWriteInput.from_wire({"memories": [draft]}), call)
-        self.id = MemoryItem.from_wire(record).id
-
-    def _get(self) -> MemoryGetInput:
-        return MemoryGetInput(ids=(), keys=(self._key,))
-
-
-def checkpoint_key(target: str) -> str:
-    """Name the record in which the runs of a target keep their place."""
-    return f"checkpoint:reindex:{target}"
+        self._record.write(checkpoint.to_json(), call)
 
 
 def _sum(one: Drift, other: Drift) -> Drift:

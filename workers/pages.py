@@ -12,6 +12,7 @@ from ditto_tasks.contracts.retrieval import RetrievalCall
 from ditto_tasks.invocation import Invocation
 from ditto_tasks.local import WorkerInfo
 from providers.indexes.walk import Step
+from providers.retrieval.generations import OpenGeneration
 from providers.retrieval.records import RecordTarget
 
 __all__ = ["Pages", "SentPage"]
@@ -59,14 +60,21 @@ class Pages:
 
     Args:
         name: of the target.
+        generation: that which they bring up.
         on_wait: called now and then while a page is waited for; may raise, to end the wait.
     """
 
     def __init__(
-        self, name: str, target: RecordTarget, call: RetrievalCall, on_wait: Callable[[], None]
+        self,
+        name: str,
+        target: RecordTarget,
+        generation: OpenGeneration,
+        call: RetrievalCall,
+        on_wait: Callable[[], None],
     ) -> None:
         self._name = name
         self._target = target
+        self._generation = generation.number
         self._call = call
         self._on_wait = on_wait
         self._queue = call.runtime if isinstance(call.runtime, Queue) else None
@@ -89,7 +97,7 @@ class Pages:
             return SentPage(step, ReindexPageOutput())
         if self._queue is None or not self._free_slots():
             return self.do_here(step)
-        input = {"target": self._name, "ids": list(step.ids), "anew": step.anew}
+        input = {"target": self._name, "ids": list(step.ids), "generation": self._generation}
         try:
             return SentPage(step, self._queue.submit(PAGE_NODE, input, idempotency_key=key))
         except DittoError:  # the queue is full or away
@@ -120,7 +128,7 @@ class Pages:
         return self._here(page.step)
 
     def _here(self, step: Step) -> ReindexPageOutput:
-        return self._target.bring_up(step.ids, self._call, anew=step.anew)
+        return self._target.bring_up(step.ids, self._call, generation=self._generation)
 
     def _result(self, invocation: Invocation) -> NodeResult | None:
         """Wait for a result; None: nobody had begun it, and it was called back."""

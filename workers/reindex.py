@@ -14,6 +14,7 @@ from ditto_tasks.contracts.reindex import (
     ReindexCheckOutput,
     ReindexPageInput,
     ReindexPageOutput,
+    ReindexRollbackInput,
     ReindexRunInput,
 )
 from ditto_tasks.contracts.retrieval import RetrievalCall
@@ -24,11 +25,12 @@ from ditto_tasks.worker import Worker, WorkerContext
 from providers.indexes.sync import Differences
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import LISTED
-from workers.run import Run
+from workers.run import Run, is_running
 
 __all__ = ["reindex_worker"]
 
 SHOWN = 20  # ids of each kind in what a check answers
+_DONE = ("embedded", "unchanged", "removed", "failed", "drift")  # of a report that a page has, too
 
 C = TypeVar("C", bound=Contract)
 
@@ -60,7 +62,7 @@ class _Opened:
 def reindex_worker(
     targets: Callable[[], Mapping[str, RecordTarget]], *, concurrency: int | None = None
 ) -> Worker:
-    """Define a worker for REINDEX.RUN, REINDEX.PAGE, REINDEX.CHECK and REINDEX.STATUS.
+    """Define a worker for the nodes of REINDEX.
 
     Args:
         targets: opens the targets by name, called once a process that runs the worker, and closed with it.
@@ -74,6 +76,7 @@ def reindex_worker(
         "REINDEX",
         {
             "REINDEX.RUN": _run,
+            "REINDEX.ROLLBACK": _roll_back,
             "REINDEX.PAGE": _page,
             "REINDEX.CHECK": _check,
             "REINDEX.STATUS": _status,
@@ -86,23 +89,33 @@ def reindex_worker(
 
 def _run(input: Any, context: WorkerContext) -> dict[str, Any]:
     request = _request(ReindexRunInput, input)
-    section = context.config.workers.reindex
     with _runs(context) as runs:
-        run = Run(
-            request,
-            _opened(context).target(request.target),
-            runs,
-            _call(context),
-            page_size=section.page_size,
-            max_failed_share=section.max_failed_share,
-        )
-        return run.run()
+        return _of(request.target, runs, context).run(request.mode)
+
+
+def _roll_back(input: Any, context: WorkerContext) -> dict[str, Any]:
+    request = _request(ReindexRollbackInput, input)
+    with _runs(context) as runs:
+        return _of(request.target, runs, context).roll_back()
+
+
+def _of(name: str, runs: Runs, context: WorkerContext) -> Run:
+    section = context.config.workers.reindex
+    return Run(
+        name,
+        _opened(context).target(name),
+        runs,
+        _call(context),
+        page_size=section.page_size,
+        max_failed_share=section.max_failed_share,
+        keep=section.keep_previous,
+    )
 
 
 def _page(input: Any, context: WorkerContext) -> dict[str, Any]:
     request = _request(ReindexPageInput, input)
     target = _opened(context).target(request.target)
-    return target.bring_up(request.ids, _call(context), anew=request.anew).to_wire()
+    return target.bring_up(request.ids, _call(context), generation=request.generation).to_wire()
 
 
 def _check(input: Any, context: WorkerContext) -> dict[str, Any]:
@@ -112,15 +125,28 @@ def _check(input: Any, context: WorkerContext) -> dict[str, Any]:
     output = ReindexCheckOutput(
         target=request.target,
         records=found.records,
+        generation=found.generation,
         drift=found.drift(),
+        wrong_generation=found.wrong_generation,
         missing=tuple(found.missing[:SHOWN]),
         stale=tuple(found.stale[:SHOWN]),
         orphaned=tuple(found.orphaned[:SHOWN]),
     ).to_wire()
-    if request.repair:
+    if request.repair and found.is_of_wrong_generation:
+        output["repaired"] = _rebuilt(request.target, context).to_wire()
+    elif request.repair:
         size = context.config.workers.reindex.page_size
         output["repaired"] = _repaired(target, found, size, call).to_wire()
     return output
+
+
+def _rebuilt(name: str, context: WorkerContext) -> ReindexPageOutput:
+    """Build a generation of the configured identity, and have it searched."""
+    with _runs(context) as runs:
+        report = _of(name, runs, context).run("full")
+    if "covered" in report:
+        raise is_running(name)
+    return ReindexPageOutput.from_wire({field: report[field] for field in _DONE})
 
 
 def _repaired(target: RecordTarget, found: Differences, size: int, call: RetrievalCall) -> ReindexPageOutput:

@@ -1,9 +1,10 @@
-"""One run of REINDEX.RUN: takes the target's lease, walks it, keeps its place, and reports."""
+"""One run of a target: takes its lease, walks it, keeps the place, switches generations, and reports."""
 
 import hashlib
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -11,15 +12,17 @@ from typing import Any
 from ditto_tasks.contracts.call import NO_CALL
 from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, NodeError
 from ditto_tasks.contracts.json_value import canonical_json
-from ditto_tasks.contracts.reindex import Mode, ReindexRunInput
+from ditto_tasks.contracts.reindex import Mode
 from ditto_tasks.contracts.retrieval import RetrievalCall
 from ditto_tasks.transport.runs import RunLost, Runs, Wanted
 from providers.indexes.walk import Step, Walk
+from providers.retrieval.generations import SEEN, OpenGeneration
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import Checkpoint, Checkpoints, State
+from workers.generations import GenerationSwitch
 from workers.pages import Pages, SentPage
 
-__all__ = ["Run", "is_overrun"]
+__all__ = ["Run", "is_overrun", "is_running"]
 
 SAVED = 0.5  # seconds between two checkpoints while pages are in flight: the broker remembers those
 SIGN = 5.0  # seconds between two signs of life while a page is waited for
@@ -30,35 +33,40 @@ class Run:
     """Brings one target up.
 
     Args:
+        name: of the target.
         page_size: records in a page.
         max_failed_share: of the records that may fail; see `is_overrun`.
+        keep: seconds for which a generation that is not searched any more can be gone back to.
     """
 
     def __init__(
         self,
-        request: ReindexRunInput,
+        name: str,
         target: RecordTarget,
         runs: Runs,
         call: RetrievalCall,
         *,
         page_size: int,
         max_failed_share: float,
+        keep: float,
     ) -> None:
-        self._name = request.target
-        self._mode = request.mode
+        self._name = name
         self._target = target
         self._runs = runs
         self._call = call
         self._page_size = page_size
         self._max_failed_share = max_failed_share
-        self._checkpoints = Checkpoints(target.store, request.target)
-        self._pages = Pages(request.target, target, call, self._live)
+        self._keep = keep
+        self._checkpoints = Checkpoints(target.store, name)
+        self._generations: GenerationSwitch
+        self._generation: OpenGeneration
+        self._pages: Pages
         self._checkpoint: Checkpoint
         self._token = 0
         self._signed_at = 0.0
         self._saved_at = 0.0
 
-    def run(self) -> dict[str, Any]:
+    def run(self, mode: Mode) -> dict[str, Any]:
         """Return the report; or that a run which goes on already covers this call.
 
         Raises:
@@ -66,14 +74,35 @@ class Run:
                 that another took the run over; of the store, the embedding or the index.
             InvocationCancelled, DeadlineExceeded: the checkpoint is kept.
         """
-        last = self._checkpoints.read(self._call)
-        above = last.token if last else 0
-        token = self._runs.take(self._name, self._call.execution_id, self._mode, above=above)
-        if token is None:
+        if not self._take(mode):
             return {"covered": True}
-        self._token = token
+        return self._finished(lambda last: self._begun(mode, last))
+
+    def roll_back(self) -> dict[str, Any]:
+        """Have the previous generation searched, bring it up, and return the report of that.
+
+        Raises:
+            NodeError: REINDEX_NO_PREVIOUS, or REINDEX_RUNNING while another call has the lease: nothing was
+                changed; else as `run`.
+        """
+        if not self._take(None):
+            raise is_running(self._name)
+        return self._finished(self._rolled_back)
+
+    def _take(self, mode: Mode | None) -> bool:
+        """Take the lease; where another has it, note that a run of this mode is wanted."""
+        last = self._checkpoints.read(self._call)
+        above = max(last.token if last else 0, self._target.generations.read(self._call).token)
+        token = self._runs.take(self._name, self._call.execution_id, mode, above=above)
+        if token is not None:
+            self._token = token
+            self._generations = GenerationSwitch(self._target.generations, self._call, token)
+        return token is not None
+
+    def _finished(self, begin: Callable[[Checkpoint | None], Checkpoint]) -> dict[str, Any]:
+        """Do all passes from what `begin` makes of the last checkpoint, and report."""
         try:
-            self._checkpoint = self._begun(self._checkpoints.read(self._call))
+            self._checkpoint = begin(self._checkpoints.read(self._call))
             self._passes()
         except RunLost:
             raise NodeError("REINDEX_SUPERSEDED", "another call has taken this run over") from None
@@ -82,37 +111,73 @@ class Run:
             raise
         return self._checkpoint.report().to_wire()
 
-    def _begun(self, last: Checkpoint | None) -> Checkpoint:
+    def _rolled_back(self, last: Checkpoint | None) -> Checkpoint:
+        self._generations.roll_back(self._followed(last))
+        time.sleep(SEEN)  # until every search has seen it
+        return self._begun("incremental", last)
+
+    def _begun(self, mode: Mode, last: Checkpoint | None) -> Checkpoint:
         """Take the last run up where it was interrupted, or begin one."""
         mine: dict[str, Any] = {"execution": self._call.execution_id, "token": self._token}
-        if last is not None and self._is_same_index(last):
+        if last is not None and (found := self._brought_up_by(last)) is not None:
+            self._use(found)
             if last.state == "finished" and last.execution == self._call.execution_id:
                 return last.with_fields(**mine)  # only its answer was not told
-            if last.is_open and last.mode in (self._mode, "full"):
-                resumed = last.with_fields(**mine, state="running")
-                return resumed.at(self._walk(last.mode).resume(last.place))
+            if last.is_open and last.mode in (mode, "full") and self._generations.is_wanted(found):
+                return last.with_fields(**mine, state="running").at(self._walk().resume(last.place))
         now = time.time()
+        since = self._choose(mode, last)
         begun = Checkpoint(
             run=str(uuid.uuid4()),
             target=self._name,
-            mode=self._mode,
-            index=self._target.index_identity,
+            mode=mode,
+            generation=self._generation.number,
+            index=self._generation.identity,
             started_at=now,
             updated_at=now,
             **mine,
         )
         self._checkpoints.write(begun, self._call)  # before the walk, which is to pass this record over
-        followed = last.followed if last is not None and self._is_same_index(last) else None
-        return begun.at(self._walk(self._mode).begin(followed))
+        return self._at_begin(begun, since)
 
-    def _is_same_index(self, last: Checkpoint) -> bool:
-        """Tell whether the index is the one that the last run brought up; one made anew there is empty."""
-        is_named = last.index == self._target.index_identity
-        return is_named and (not last.embedded or self._target.index.count(self._call) > 0)
+    def _at_begin(self, checkpoint: Checkpoint, since: str | None) -> Checkpoint:
+        place = self._walk().begin(since)
+        known = self._generations.active.index.count(self._call) if place.phase == "records" else 0
+        return checkpoint.at(place).with_fields(expected=checkpoint.scanned + known if known else 0)
 
-    def _walk(self, mode: Mode) -> Walk:
+    def _choose(self, mode: Mode, last: Checkpoint | None) -> str | None:
+        """Choose the generation to bring up, a new one if need be; returns since when it has changes."""
+        followed = self._followed(last)
+        active = self._generations.active
+        if mode == "full" or not self._generations.is_wanted(active):
+            self._use(self._generations.build(followed))
+            return None
+        self._use(active)
+        return followed
+
+    def _use(self, generation: OpenGeneration) -> None:
+        self._generation = generation
+        self._pages = Pages(self._name, self._target, generation, self._call, self._live)
+
+    def _followed(self, last: Checkpoint | None) -> str | None:
+        """Return up to where the active generation follows the store's changes; None: that is not known."""
+        if last is None or last.index != self._generations.active.identity:
+            return self._generations.state.active.since
+        return last.followed if self._brought_up_by(last) else None
+
+    def _brought_up_by(self, last: Checkpoint) -> OpenGeneration | None:
+        """Return the generation that the last run brought up; an index that was made anew there is none."""
+        found = self._generations.with_identity(last.index)
+        is_filled = found is not None and (not last.embedded or found.index.count(self._call) > 0)
+        return found if is_filled else None
+
+    def _walk(self) -> Walk:
+        kept = (self._checkpoints.id, self._target.generations.record_id)
         return self._target.walk(
-            mode, page_size=self._page_size, skipped=self._checkpoints.id, call=self._call
+            self._generation,
+            page_size=self._page_size,
+            skipped=frozenset(id for id in kept if id is not None),
+            call=self._call,
         )
 
     def _passes(self) -> None:
@@ -120,7 +185,9 @@ class Run:
         while True:
             if self._checkpoint.state != "finished":
                 self._pass()
+                self._switch()
                 self._save("finished")
+            self._generations.sweep(self._keep)
             wanted = self._runs.settle(self._name, self._token)
             if not wanted.count:
                 return
@@ -128,15 +195,30 @@ class Run:
 
     def _again(self, wanted: Wanted) -> None:
         done = self._checkpoint
-        place = self._walk(wanted.mode).begin(done.followed)
-        self._checkpoint = done.at(place).with_fields(
-            state="running", mode=wanted.mode, passes=done.passes + 1, answered=done.answered + wanted.count
+        since = self._choose(wanted.mode, done)
+        self._checkpoint = self._at_begin(done, since).with_fields(
+            state="running",
+            mode=wanted.mode,
+            generation=self._generation.number,
+            index=self._generation.identity,
+            passes=done.passes + 1,
+            answered=done.answered + wanted.count,
         )
+
+    def _switch(self) -> None:
+        """Have a generation that is complete now searched, and follow what changed until it was."""
+        if self._generations.is_active(self._generation):
+            return
+        self._save("running")  # renews the lease, too
+        self._generations.switch()
+        seen_at = time.monotonic() + SEEN
+        self._pass()
+        time.sleep(max(0.0, seen_at - time.monotonic()))  # until every search has seen it
 
     def _pass(self) -> None:
         self._save("running")
         in_flight: deque[SentPage] = deque()
-        for step in self._walk(self._checkpoint.mode).steps(self._checkpoint.place):
+        for step in self._walk().steps(self._checkpoint.place):
             in_flight.append(self._sent(step, in_flight))
             while in_flight and (in_flight[0].is_done or len(in_flight) > self._pages.width):
                 self._receive(in_flight.popleft())
@@ -152,7 +234,7 @@ class Run:
 
     def _key(self, step: Step) -> str:
         """Name a page: what it looks at, and where; the same only for a run that was killed there."""
-        page = canonical_json([asdict(step.place), step.ids])
+        page = canonical_json([self._generation.number, asdict(step.place), step.ids])
         digest = hashlib.sha256(page.encode()).hexdigest()
         return f"{self._checkpoint.run}:{self._checkpoint.passes}:{digest}"
 
@@ -165,8 +247,7 @@ class Run:
                 f"{self._checkpoint.failed_count} of {self._checkpoint.scanned} records could not be "
                 f"embedded, the first because: {self._checkpoint.failed[0].reason}",
             )
-        is_only_here = page.was_done_here and page.step.anew  # neither broker nor index know that it was done
-        if is_only_here or time.monotonic() - self._saved_at > SAVED:
+        if time.monotonic() - self._saved_at > SAVED:
             self._save("running")
 
     def _save(self, state: State) -> None:
@@ -199,6 +280,14 @@ class Run:
 def is_overrun(checkpoint: Checkpoint, share: float) -> bool:
     """Tell whether more records failed than may: a share of those looked at, and 20 in any case."""
     return checkpoint.failed_count > max(MAY_FAIL, share * checkpoint.scanned)
+
+
+def is_running(target: str) -> NodeError:
+    """Make the error of a call that needs the lease which another one has."""
+    return NodeError(
+        "REINDEX_RUNNING",
+        f"a run of {target} goes on: wait for its end, or stop it by `ditto-tasks reindex cancel {target}`",
+    )
 
 
 def _state_after(error: BaseException) -> State:

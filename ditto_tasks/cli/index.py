@@ -43,8 +43,10 @@ def index() -> None:
 def check(target: str, repair: bool, timeout: float, is_json: bool, config_path: Path | None) -> None:
     """Compare the index of a target with its store; both are read whole.
 
-    Prints the ids of the first records that are missing, stale or orphaned, 20 of each kind, and changes
-    nothing unless told to. Exit status 1 when they differ, or some cannot be repaired.
+    Prints the ids of the first records that are missing, stale or orphaned, 20 of each kind, counts those of
+    the wrong generation, whose vectors another model made than the configured one, and changes nothing unless
+    told to. Exit status 1 when they differ, or some cannot be repaired. The wrong generation is repaired by
+    building another.
 
     \b
     Example:
@@ -63,7 +65,9 @@ def check(target: str, repair: bool, timeout: float, is_json: bool, config_path:
 
 def _is_wrong(found: Mapping[str, Any]) -> bool:
     """Tell whether anything differs still."""
-    return bool(found["repaired"]["failed"]) if "repaired" in found else any(found["drift"].values())
+    if "repaired" in found:
+        return bool(found["repaired"]["failed"])
+    return any(found["drift"].values()) or bool(found["wrongGeneration"])
 
 
 def _print_found(found: Mapping[str, Any]) -> None:
@@ -72,6 +76,11 @@ def _print_found(found: Mapping[str, Any]) -> None:
         print_table(f"{found['target']}: what differs", ("how", "record"), rows)
     counts = ", ".join(f"{count:,} {kind}" for kind, count in found["drift"].items())
     click.echo(f"{found['target']}: {found['records']:,} records; {counts}")
+    if found["wrongGeneration"]:
+        click.echo(
+            f"{found['wrongGeneration']:,} entries of generation {found['generation']} are of another model "
+            f"than the configured one: build its own by `ditto-tasks reindex {found['target']} --mode full`"
+        )
     if "repaired" in found:
         done = found["repaired"]
         failed = f"{len(done['failed'])} failed"

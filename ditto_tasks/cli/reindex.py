@@ -48,6 +48,7 @@ def reindex() -> None:
       ditto-tasks reindex memories
       ditto-tasks reindex memories --mode full --detach
       ditto-tasks reindex status memories --follow
+      ditto-tasks reindex rollback memories
     """
 
 
@@ -58,7 +59,7 @@ def reindex() -> None:
     type=click.Choice(["incremental", "full"]),
     default="incremental",
     show_default=True,
-    help="What is embedded: records that have changed, or all.",
+    help="What is embedded: records that have changed, or all, into an index beside the present one.",
 )
 @click.option("--detach", is_flag=True, help="Only send the call, and print its execution id.")
 @as_json
@@ -86,8 +87,31 @@ def run(target: str, mode: str, detach: bool, is_json: bool, config_path: Path |
             f"{target}: the run that goes on covers it: `ditto-tasks reindex status {target} --follow`"
         )
     else:
-        click.echo(f"{target}: {_line(report)}, in {report['seconds']:.1f} s")
-        _print_failures(report)
+        _print_report(target, report)
+
+
+@reindex.command()
+@click.argument("target")
+@as_json
+@config_file
+def rollback(target: str, is_json: bool, config_path: Path | None) -> None:
+    """Search the generation again that was searched before, and bring that one up.
+
+    There is one to go back to after a run with --mode full, or with another model, for
+    `workers.reindex.keepPrevious` seconds. The one that is left is kept in its place. What it was made by is
+    not built again until you ask for that by --mode full, or configure another model.
+
+    \b
+    Example:
+      ditto-tasks reindex rollback memories
+    """
+    with connected(config_path) as runtime, _runs(runtime.config) as runs:
+        invocation = runtime.submit("REINDEX.ROLLBACK", {"target": target})
+        report = _watched(invocation, runs, target).unwrap()
+    if is_json:
+        print_json(report)
+    else:
+        _print_report(target, report)
 
 
 @reindex.command()
@@ -109,7 +133,8 @@ def status(target: str, follow: bool, is_json: bool, config_path: Path | None) -
     if is_json:
         print_json(told)
     else:
-        click.echo(f"{target}: {told['state']}, {told['mode']}, {_line(told)}, in {_seconds(told):.1f} s")
+        run = f"{told['state']}, {told['mode']}, generation {told['generation']}"
+        click.echo(f"{target}: {run}, {_line(told)}, in {_seconds(told):.1f} s")
         _print_failures(told)
 
 
@@ -177,28 +202,53 @@ def _paused_while_running(runs: "Runs", target: str) -> bool:
 def _follow(runs: "Runs", target: str, has_ended: Callable[[], bool]) -> None:
     """Show the progress of a target's run until it has ended, on standard error where that is a terminal."""
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(f"{target}: waiting for a worker", total=None)
         while not has_ended():
             told = runs.progress(target)
             if told is not None and told["state"] == "running":
-                bar.update(task, description=f"{target}: {_line(told)}, {_rate(told)}")
+                bar.update(
+                    task,
+                    description=f"{target}: {_line(told)}, {_rate(told):,.0f} records/s",
+                    completed=told["scanned"],
+                    total=told["expected"] or None,
+                )
 
 
 def _line(told: Mapping[str, Any]) -> str:
     return ", ".join(f"{told[name]:,} {name.removesuffix('Count')}" for name in _COUNTS)
 
 
-def _rate(told: Mapping[str, Any]) -> str:
-    return f"{told['scanned'] / max(_seconds(told), 1e-3):,.0f} records/s"
+def _rate(told: Mapping[str, Any]) -> float:
+    return float(told["scanned"]) / max(_seconds(told), 1e-3)
 
 
 def _seconds(told: Mapping[str, Any]) -> float:
     return float(told["updatedAt"] - told["startedAt"])
+
+
+def _print_report(target: str, report: Mapping[str, Any]) -> None:
+    generation = f"generation {report['generation']}"
+    click.echo(f"{target}: {generation}, {_line(report)}, in {report['seconds']:.1f} s")
+    _print_failures(report)
 
 
 def _print_sent(invocation: "Invocation", is_json: bool) -> None:

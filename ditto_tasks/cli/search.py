@@ -112,7 +112,7 @@ def print_targets(told: Iterable[Mapping[str, Any]]) -> None:
     """Print targets as a table."""
     print_table(
         "Targets",
-        ("target", "strategies", "records", "indexed", "model", "drift"),
+        ("target", "strategies", "records", "indexed", "generation", "model", "drift"),
         [
             (
                 target["name"],
@@ -122,12 +122,18 @@ def print_targets(told: Iterable[Mapping[str, Any]]) -> None:
                 ),
                 target["records"],
                 target["indexed"],
+                _generation(target),
                 f"{target['model']}, {target['dimensions']} dimensions",
-                _drift(target["drift"]),
+                _drift(target),
             )
             for target in told
         ],
     )
+
+
+def _generation(target: Mapping[str, Any]) -> str:
+    others = [f"{role} {target[role]}" for role in ("building", "previous") if role in target]
+    return "\n".join([str(target["generation"]), *others])
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -170,6 +176,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _drift(drift: Mapping[str, int]) -> str:
+def _drift(target: Mapping[str, Any]) -> str:
+    drift = {**target["drift"], "of the wrong generation": target["wrongGeneration"]}
     told = [f"{count} {kind}" for kind, count in drift.items() if count]
     return ", ".join(told) or "none"

@@ -316,6 +316,10 @@ class ReindexWorker(WorkerSection):
         default=0.05,
         description="Share of the records that a run may fail to embed; at least 20 may fail in any case.",
     )
+    keep_previous: Annotated[Number, Ge(60), Le(MAX_SECONDS), AfterValidator(float), Unit("s")] = Field(
+        default=86_400.0,
+        description="For how long `ditto-tasks reindex rollback` can go back to the generation before.",
+    )
 
 
 PolicyNumber = Annotated[Integer, Ge(1), Le(1_000_000)]

@@ -16,6 +16,7 @@ from ditto_tasks.contracts.node import NodeSpec
 from ditto_tasks.contracts.reindex import (
     ReindexCheckInput,
     ReindexPageInput,
+    ReindexRollbackInput,
     ReindexRunInput,
     ReindexStatusInput,
 )
@@ -48,6 +49,13 @@ _SPECS = (
         invalid_input="RETRIEVAL_INVALID_INPUT",
     ),
     NodeSpec("REINDEX.RUN", "reindex", ReindexRunInput, _always, "Bring a whole index up to its store."),
+    NodeSpec(
+        "REINDEX.ROLLBACK",
+        "reindex",
+        ReindexRollbackInput,
+        _always,
+        "Go back to the generation of an index that was searched before.",
+    ),
     NodeSpec("REINDEX.PAGE", "reindex", ReindexPageInput, _always, "Bring an index up to its records."),
     NodeSpec("REINDEX.CHECK", "reindex", ReindexCheckInput, _always, "Tell where an index is behind."),
     NodeSpec("REINDEX.STATUS", "reindex", ReindexStatusInput, _always, "Tell how far indexes are behind."),

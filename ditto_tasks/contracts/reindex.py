@@ -9,6 +9,7 @@ from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Maybe, Num
 __all__ = [
     "RECORDS_TARGET",
     "Drift",
+    "GenerationNumber",
     "Mode",
     "ReindexCheckInput",
     "ReindexCheckOutput",
@@ -16,15 +17,17 @@ __all__ = [
     "ReindexPageInput",
     "ReindexPageOutput",
     "ReindexReport",
+    "ReindexRollbackInput",
     "ReindexRunInput",
     "ReindexStatusInput",
     "TargetStatus",
 ]
 
 Count = Annotated[Integer, Ge(0)]
+GenerationNumber = Annotated[Integer, Ge(1)]
 
 Mode = Literal["incremental", "full"]
-"""What a run embeds: records that have changed, or all of them."""
+"""What a run does: bring the present index up, or build another generation of it beside."""
 
 RECORDS_TARGET = "memories"  # the one that configuration describes: the records of the memory store
 
@@ -36,16 +39,22 @@ class ReindexRunInput(Contract):
     mode: Mode = "incremental"
 
 
+class ReindexRollbackInput(Contract):
+    """What REINDEX.ROLLBACK takes; it answers with a `ReindexReport`. Each call goes back once."""
+
+    target: Text
+
+
 class ReindexPageInput(Contract):
     """What REINDEX.PAGE takes; safe to run again, and at once with writes of the same records.
 
     Attributes:
-        anew: embed the records that have not changed, too.
+        generation: the one to be brought up; absent: that which is searched, and one being built beside it.
     """
 
     target: Text
     ids: ListOf[Id]
-    anew: bool = False
+    generation: Maybe[GenerationNumber] = None
 
 
 class ReindexFailure(Contract):
@@ -82,6 +91,7 @@ class ReindexReport(Contract):
 
     Attributes:
         run: names the run; the calls that took it up after an interruption answer with the same.
+        generation: that which was brought up, and is searched now.
         scanned: looked at; one that changed meanwhile is looked at again, and counted again.
         failed: those that could not be embedded, at most 100 of them.
         failed_count: all of those.
@@ -94,6 +104,7 @@ class ReindexReport(Contract):
     run: Text
     target: Text
     mode: Mode
+    generation: GenerationNumber
     scanned: Count
     embedded: Count
     unchanged: Count
@@ -122,14 +133,18 @@ class ReindexCheckOutput(Contract):
 
     Attributes:
         records: in the store.
+        generation: that which is searched, and was compared.
         drift: how many differ.
+        wrong_generation: entries whose vectors another embedding made than the one that is configured.
         missing, stale, orphaned: ids of the first of them, at most 20 of each kind.
         repaired: what was done; absent unless it was asked for.
     """
 
     target: Text
     records: Count
+    generation: GenerationNumber
     drift: Drift
+    wrong_generation: Count
     missing: ListOf[Id]
     stale: ListOf[Id]
     orphaned: ListOf[Id]
@@ -141,13 +156,25 @@ class ReindexStatusInput(Contract):
 
 
 class TargetStatus(Contract):
-    """One target as REINDEX.STATUS tells of it, after reading store and index whole."""
+    """One target as REINDEX.STATUS tells of it, after reading store and index whole.
+
+    Attributes:
+        generation: that which is searched.
+        building: the one that is being built beside it.
+        previous: the one that REINDEX.ROLLBACK goes back to.
+        model: made the vectors that are searched.
+        wrong_generation: as REINDEX.CHECK tells it.
+    """
 
     name: Text
     strategies: ListOf[Text]
     default_strategy: Text
     records: Count
     indexed: Count
+    generation: GenerationNumber
+    building: Maybe[GenerationNumber] = None
+    previous: Maybe[GenerationNumber] = None
     model: Text
     dimensions: Count
     drift: Drift
+    wrong_generation: Count

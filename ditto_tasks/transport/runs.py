@@ -21,6 +21,7 @@ _NOT_RUNNING = 0  # as a token; those of runs are greater
 _TAKE = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
 if owner and owner ~= ARGV[1] then
+  if ARGV[2] == '' then return 0 end
   redis.call('HINCRBY', KEYS[2], 'count', 1)
   if ARGV[2] == 'full' then redis.call('HSET', KEYS[2], 'mode', 'full') end
   redis.call('EXPIRE', KEYS[2], ARGV[5])
@@ -70,13 +71,14 @@ class Wanted:
 class Runs(Protocol):
     """Keeps one run a target, under a lease that its owner renews. Called from many threads."""
 
-    def take(self, target: str, owner: str, mode: Mode, *, above: int) -> int | None:
+    def take(self, target: str, owner: str, mode: Mode | None, *, above: int) -> int | None:
         """Begin a run, or take it up again for the same owner; returns its token.
 
         None when another owner's goes on; it is noted then that another run is wanted.
 
         Args:
             owner: the execution id: the same for each delivery of a call.
+            mode: of the run that is wanted; None: none is, if another goes on.
             above: the token is greater.
         """
         ...
@@ -127,8 +129,8 @@ class RedisRuns:
         self._kept = kept
         self._lease_ms = int(lease * 1000)
 
-    def take(self, target: str, owner: str, mode: Mode, *, above: int) -> int | None:
-        token = self._eval(_TAKE, target, owner, mode, above, self._lease_ms, _WANTED_KEPT)
+    def take(self, target: str, owner: str, mode: Mode | None, *, above: int) -> int | None:
+        token = self._eval(_TAKE, target, owner, mode or "", above, self._lease_ms, _WANTED_KEPT)
         return None if token == _NOT_RUNNING else int(token)
 
     def renew(self, target: str, owner: str, token: int) -> None:
@@ -175,10 +177,12 @@ class LocalRuns:
         self._lock = threading.Lock()
         self._runs: dict[str, _LocalRun] = {}
 
-    def take(self, target: str, owner: str, mode: Mode, *, above: int) -> int | None:
+    def take(self, target: str, owner: str, mode: Mode | None, *, above: int) -> int | None:
         with self._lock:
             run = self._runs.setdefault(target, _LocalRun())
             if run.owner not in ("", owner):
+                if mode is None:
+                    return None
                 run.wanted = Wanted(run.wanted.count + 1, "full" if mode == "full" else run.wanted.mode)
                 return None
             run.owner, run.token = owner, max(run.token, above) + 1

@@ -6,7 +6,7 @@ A module is imported when it is asked for, so that no driver and no model is una
 from ditto_tasks.contracts.errors import InvalidDefinition
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding
 
-__all__ = ["open_embedding"]
+__all__ = ["local_embedding", "open_embedding"]
 
 
 def open_embedding(name: str) -> IdentifiedEmbedding:
@@ -24,3 +24,15 @@ def open_embedding(name: str) -> IdentifiedEmbedding:
     if name == "wordllama":
         return WordLlamaEmbedding()
     raise InvalidDefinition(f"no local embedding is called {name!r:.40}: use minilm or wordllama")
+
+
+def local_embedding(identity: str) -> IdentifiedEmbedding | None:
+    """Open the model of a wheel that has this identity; None: none has.
+
+    Raises:
+        InvalidDefinition: the extra `embedded` is not installed.
+    """
+    from providers.embedding.local import MiniLmEmbedding, WordLlamaEmbedding
+
+    models: tuple[type[MiniLmEmbedding | WordLlamaEmbedding], ...] = (MiniLmEmbedding, WordLlamaEmbedding)
+    return next((model() for model in models if model.identity == identity), None)

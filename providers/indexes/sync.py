@@ -16,11 +16,11 @@ from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutp
 from ditto_tasks.contracts.retrieval import EmbeddingProvider, RetrievalCall
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import record_digest
+from providers.indexes.kept import is_kept
 
 __all__ = ["Differences", "bring_up", "differences", "drift", "is_indexed"]
 
 _PAGE = 1000  # records read at once
-_KEPT_PLACE = "checkpoint:"  # begins the keys of records in which runs keep their place
 _REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
 
 
@@ -37,11 +37,9 @@ class _Page:
     """What has been done so far, by record: a record that is looked at again is counted once.
 
     Attributes:
-        anew: whether records that have not changed are to be embedded, too; once.
         drift: how far the entries were behind at the first look.
     """
 
-    anew: bool = False
     drift: Drift | None = None
     embedded: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
@@ -68,8 +66,6 @@ def bring_up(
     embedding: EmbeddingProvider,
     ids: Sequence[str],
     call: RetrievalCall,
-    *,
-    anew: bool = False,
 ) -> ReindexPageOutput:
     """Make the entries of these records what the records are: embed what changed, remove what is gone.
 
@@ -79,9 +75,6 @@ def bring_up(
     last has seen the record's last state, so that writes that come meanwhile are neither lost nor undone. A
     record that is written between its caller's look and the death of this process is left to the next run.
 
-    Args:
-        anew: embed what has not changed, too.
-
     Raises:
         RetrievalError: of the embedding or the index, when it is not one record's;
             RETRIEVAL_INVALID_EMBEDDING, before anything is touched, when the call's defaults have vectors of
@@ -89,7 +82,7 @@ def bring_up(
         MemoryNodeError: of the store.
     """
     _check_dimensions(index, call)
-    page, pending = _Page(anew), tuple(dict.fromkeys(ids))
+    page, pending = _Page(), tuple(dict.fromkeys(ids))
     while pending:
         call.check()
         pending = _bring_up_once(store, index, embedding, pending, call, page)
@@ -108,8 +101,8 @@ def _check_dimensions(index: VectorIndex, call: RetrievalCall) -> None:
 
 
 def is_indexed(record: MemoryItem) -> bool:
-    """Tell whether a record has an entry: one in which a run keeps its place has none."""
-    return record.key is None or not record.key.startswith(_KEPT_PLACE)
+    """Tell whether a record has an entry: one in which reindexing keeps what it knows has none."""
+    return not is_kept(record)
 
 
 @dataclass(slots=True)
@@ -118,16 +111,31 @@ class Differences:
 
     Attributes:
         records: how many records there are.
+        entries: how many the index has.
+        generation: that which was compared.
+        is_of_wrong_generation: whether all its vectors are another embedding's than the configured one's.
     """
 
     records: int = 0
+    entries: int = 0
+    generation: int = 1
+    is_of_wrong_generation: bool = False
     missing: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     orphaned: list[str] = field(default_factory=list)
 
     def drift(self) -> Drift:
         """Count them."""
-        return Drift(missing=len(self.missing), stale=len(self.stale), orphaned=len(self.orphaned))
+        return Drift(
+            missing=len(self.missing),
+            stale=len(self.stale),
+            orphaned=len(self.orphaned),
+        )
+
+    @property
+    def wrong_generation(self) -> int:
+        """Count the entries that are not of the configured embedding: all, or none."""
+        return self.entries if self.is_of_wrong_generation else 0
 
 
 def drift(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> tuple[int, Drift]:
@@ -144,7 +152,8 @@ def drift(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> tuple[
 def differences(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> Differences:
     """Compare as `drift` does, and tell which records differ."""
     found, entries = _behind(store, index, call)
-    if index.count(call) > entries:
+    found.entries = index.count(call)
+    if found.entries > entries:
         found.orphaned = list(_orphans(store, index, call))
     return found
 
@@ -208,10 +217,9 @@ def _bring_up_once(
     stale = [
         record
         for id, record in records.items()
-        if (page.anew or digests[id] != known.get(id)) and not page.refused(record, digests[id])
+        if digests[id] != known.get(id) and not page.refused(record, digests[id])
     ]
     page.drift = page.drift or _difference(digests, known)
-    page.anew = False
     for record in stale:
         page.failed.pop(record.id, None)
     entries = _embedded(embedding, stale, digests, call, page.failed)

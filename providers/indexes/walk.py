@@ -1,14 +1,19 @@
 """A walk over store and index: which records a run looks at, in which order, and from where it goes on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.errors import MemoryNodeError
 from ditto_tasks.contracts.index import VectorIndex
-from ditto_tasks.contracts.memory import ChangeFeed, MemoryQueryInput, MemoryQueryOutput, MemoryStore
-from ditto_tasks.contracts.reindex import Mode
+from ditto_tasks.contracts.memory import (
+    ChangeFeed,
+    MemoryItem,
+    MemoryQueryInput,
+    MemoryQueryOutput,
+    MemoryStore,
+)
 from providers.embedding.records import record_digest
 from providers.indexes.sync import is_indexed
 
@@ -42,7 +47,6 @@ class Step:
 
     Attributes:
         ids: of the records that are to be brought up; may be empty.
-        anew: whether those are to be embedded that have not changed, too.
         scanned: how many records were looked at.
         unchanged: how many of those have the entry that they should, and are not among `ids`.
         place: where to go on once the step is done.
@@ -50,7 +54,6 @@ class Step:
 
     ids: tuple[str, ...]
     place: Place
-    anew: bool = False
     scanned: int = 0
     unchanged: int = 0
 
@@ -60,7 +63,7 @@ class Walk:
 
     Args:
         page_size: records in a step.
-        skipped: the record in which the run keeps its place: it changes with every step.
+        skipped: ids of records in which reindexing keeps what it knows, and which change with its steps.
     """
 
     def __init__(
@@ -68,14 +71,12 @@ class Walk:
         store: MemoryStore,
         index: VectorIndex,
         *,
-        mode: Mode,
         page_size: int,
-        skipped: str | None,
+        skipped: frozenset[str],
         call: Call,
     ) -> None:
         self._store = store
         self._index = index
-        self._mode = mode
         self._page_size = page_size
         self._skipped = skipped
         self._call = call
@@ -89,7 +90,7 @@ class Walk:
         """
         if not isinstance(self._store, ChangeFeed):
             return Place("records")
-        if self._mode == "incremental" and since is not None and self._can_follow(self._store, since):
+        if since is not None and self._can_follow(self._store, since):
             return Place("changes", since=since)
         return Place("records", since=self._store.change_cursor(self._call))
 
@@ -129,19 +130,13 @@ class Walk:
         while True:
             self._call.check()
             page = MemoryQueryOutput.from_wire(self._store.query(self._query(cursor), self._call))
-            digests = {
-                record.id: "" if self._mode == "full" else record_digest(record)
-                for record in page.items
-                if is_indexed(record)
-            }
-            self._see(digests)
-            ids = tuple(digests)
-            if self._mode == "incremental":
-                known = self._index.digests(ids, self._call)
-                ids = tuple(id for id, digest in digests.items() if known.get(id) != digest)
+            records = {record.id: record for record in page.items if is_indexed(record)}
+            self._see(records)
+            known = self._index.digests(tuple(records), self._call)
+            ids = tuple(id for id, record in records.items() if not _is_current(record, known.get(id)))
             cursor = page.next_cursor
             there = replace(place, cursor=cursor) if cursor else Place("entries", since=place.since)
-            yield Step(ids, there, self._mode == "full", len(digests), len(digests) - len(ids))
+            yield Step(ids, there, scanned=len(records), unchanged=len(records) - len(ids))
             if cursor is None:
                 return
 
@@ -150,7 +145,7 @@ class Walk:
             return MemoryQueryInput(limit=self._page_size)
         return MemoryQueryInput(limit=self._page_size, cursor=cursor)
 
-    def _see(self, ids: Sequence[str] | dict[str, str]) -> None:
+    def _see(self, ids: Iterable[str]) -> None:
         if len(self._seen) < MOST_SEEN:
             self._seen.update(ids)
 
@@ -167,7 +162,11 @@ class Walk:
             self._call.check()
             page = feed.changes(since, limit=self._page_size, call=self._call)
             since = page.cursor
-            ids = tuple(id for id in page.ids if id != self._skipped)
+            ids = tuple(id for id in page.ids if id not in self._skipped)
             yield Step(ids, Place("changes", since=since), scanned=len(ids))
             if page.is_last:
                 return
+
+
+def _is_current(record: MemoryItem, digest: str | None) -> bool:
+    return digest is not None and digest == record_digest(record)

@@ -1,19 +1,31 @@
 """The records of a memory store as a target: searched by words, by meaning, and by both."""
 
-import hashlib
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
-from ditto_tasks.contracts.reindex import Mode, ReindexPageOutput, TargetStatus
-from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall, RetrievalSearchInput
-from providers.embedding.batching import embed_contents
+from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
+from ditto_tasks.contracts.retrieval import (
+    IdentifiedEmbedding,
+    RetrievalCall,
+    RetrievalSearchInput,
+    RetrievalSearchProvider,
+)
 from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
-from providers.indexes._manifest import manifest_text
+from providers.indexes.generations import Generations
 from providers.indexes.sync import Differences, bring_up, differences, drift
 from providers.indexes.walk import Walk
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
+from providers.retrieval.generations import (
+    EmbeddingOf,
+    IndexGenerations,
+    OpenGeneration,
+    OpenIndex,
+    SearchOfActive,
+)
 from providers.retrieval.hybrid import HybridBranch, HybridSearch
 from providers.retrieval.index import IndexSearch
 from providers.retrieval.keywords import keyword_query
@@ -27,61 +39,88 @@ from providers.stores import Store
 __all__ = ["RecordTarget"]
 
 KEYWORD_WEIGHT, VECTOR_WEIGHT = 0.65, 0.35
-_ANY_TEXT = "text"  # embedded to learn how long a vector is
+
+
+def _no_other(identity: str) -> None:
+    """Open no embedding but the one that is configured."""
 
 
 class RecordTarget:
-    """One store with one index, and the three ways of searching them.
+    """One store with the generations of its index, and the three ways of searching them.
 
     Strategies: `keyword`, the store's own search for the words of a question; `vector`, the nearest in the
     index; `hybrid`, both, fused and smoothed (docs/retrieval.md has the figures that chose this). A target's
     namespace narrows a search to the records with that namespace in their metadata.
 
     Args:
+        name: of the target's first index; the later ones have a number after it.
         store: closed with the target.
-        index: of the store's records; closed with the target.
-        embedding: made the index's vectors, and makes those of queries.
-        location: of the index; only told apart from others.
+        embedding: the one that is configured.
+        open_index: opens an index by name; those that it opened are closed with the target.
+        embedding_of: opens embeddings that made an index and are not configured any more.
+        location: of the indexes; only told apart from others.
 
     Attributes:
-        index_identity: names the index, so that a run notices that it has another before it.
+        store: whose records are searched.
+        generations: those of the index.
+        target: the strategies, for a registry.
     """
 
     def __init__(
-        self, store: Store, index: VectorIndex, embedding: IdentifiedEmbedding, *, location: str = ""
+        self,
+        name: str,
+        store: Store,
+        embedding: IdentifiedEmbedding,
+        open_index: OpenIndex,
+        *,
+        embedding_of: EmbeddingOf = _no_other,
+        location: str = "",
     ) -> None:
         self.store = store
-        self.index = index
-        self.index_identity = _identity(index.manifest, location)
-        self._embedding = RecordEmbedding(embedding)
-        keyword = TextSearch(MemoryAsRetrieval(store, _keyword_request))
-        vector = VectorSearch(IndexSearch(index), embedding=self._embedding)
-        self._fused = HybridSearch(
-            [
-                HybridBranch(keyword, "keyword", KEYWORD_WEIGHT),
-                HybridBranch(vector, "vector", VECTOR_WEIGHT),
-            ],
-            fusion="min-max",
+        self._keyword = TextSearch(MemoryAsRetrieval(store, _keyword_request))
+        self.generations = IndexGenerations(
+            name,
+            store,
+            embedding,
+            open_index,
+            self._searches,
+            embedding_of=embedding_of,
+            location=location,
         )
-        hybrid = RerankSearch(self._fused, Smoothing(index), candidate_limit=POOL)
-        self.target = Target("hybrid", {"keyword": keyword, "vector": vector, "hybrid": hybrid})
+        self.target = Target(
+            "hybrid",
+            {
+                "keyword": self._keyword,
+                "vector": SearchOfActive(self.generations, "vector"),
+                "hybrid": SearchOfActive(self.generations, "hybrid"),
+            },
+        )
 
     @classmethod
-    def open(cls, name: str, store: Store, index_url: str, embedding: IdentifiedEmbedding) -> Self:
-        """Open the index of a store's records, made by this embedding, and make it if it is missing.
+    def open(
+        cls,
+        name: str,
+        store: Store,
+        index_url: str,
+        embedding: IdentifiedEmbedding,
+        *,
+        embedding_of: EmbeddingOf = _no_other,
+    ) -> Self:
+        """Open the index of a store's records that is searched now, and make the first if there is none.
 
         Raises:
-            IndexMismatch: the index holds another embedding's vectors.
+            IndexMismatch: the index is not the one that was built.
             InvalidDefinition, StoreUnavailable: as `open_index`; the store is left open.
+            MemoryNodeError: the store cannot be read.
             RetrievalError: of an embedding that does not say how long its vectors are, and cannot make one.
         """
-        records = RecordEmbedding(embedding)
-        dimensions = embedding.dimensions
-        if dimensions is None:
-            dimensions = embed_contents(embedding, [_ANY_TEXT], "document").shape[1]
-        manifest = IndexManifest(embedding.identity, dimensions, records.preprocessing)
-        index = open_index(index_url, name=name, manifest=manifest)
-        return cls(store, index, embedding, location=f"{index_url} {name}")
+
+        def opened(index_name: str, manifest: IndexManifest) -> VectorIndex:
+            return open_index(index_url, name=index_name, manifest=manifest)
+
+        target = cls(name, store, embedding, opened, embedding_of=embedding_of, location=index_url)
+        target.generations.active()
+        return target
 
     def __enter__(self) -> Self:
         return self
@@ -91,43 +130,105 @@ class RecordTarget:
     ) -> None:
         self.close()
 
-    def bring_up(self, ids: tuple[str, ...], call: RetrievalCall, *, anew: bool = False) -> ReindexPageOutput:
-        """Make the index's entries of these records what the records are; see `providers.indexes.sync`."""
-        return bring_up(self.store, self.index, self._embedding, ids, call, anew=anew)
+    def bring_up(
+        self, ids: tuple[str, ...], call: RetrievalCall, *, generation: int | None = None
+    ) -> ReindexPageOutput:
+        """Make the entries of these records what the records are; see `providers.indexes.sync`.
 
-    def walk(self, mode: Mode, *, page_size: int, skipped: str | None, call: RetrievalCall) -> Walk:
-        """Plan how to bring the whole index up; see `providers.indexes.walk`."""
-        return Walk(self.store, self.index, mode=mode, page_size=page_size, skipped=skipped, call=call)
+        Args:
+            generation: the one to be brought up; None: all that follow the store; the answer then tells of
+                that which is searched.
+
+        Raises:
+            RetrievalError: RETRIEVAL_PROVIDER_UNAVAILABLE when there is no such generation any more.
+        """
+        generations = self.generations.read(call)
+        if generation is not None:
+            return self._bring_up(self._numbered(generations, generation), ids, call)
+        active, *building = map(self.generations.opened, generations.written)
+        output = self._bring_up(active, ids, call)
+        for other in building:
+            self._bring_up(other, ids, call)
+        return output
+
+    def walk(
+        self, generation: OpenGeneration, *, page_size: int, skipped: frozenset[str], call: RetrievalCall
+    ) -> Walk:
+        """Plan how to bring a generation up; see `providers.indexes.walk`."""
+        return Walk(self.store, generation.index, page_size=page_size, skipped=skipped, call=call)
 
     def compare(self, call: RetrievalCall) -> Differences:
-        """Tell which entries are not what their records are; reads store and index whole."""
-        return differences(self.store, self.index, call)
+        """Tell which entries of the active generation are not what their records are; reads both whole."""
+        generations = self.generations.read(call)
+        found = differences(self.store, self.generations.opened(generations.active).index, call)
+        found.generation = generations.active.number
+        found.is_of_wrong_generation = self._is_wrong(generations)
+        return found
 
     def status(self, name: str, call: RetrievalCall) -> TargetStatus:
         """Tell how store and index stand; reads both whole."""
-        records, difference = drift(self.store, self.index, call)
-        manifest = self.index.manifest
+        generations = self.generations.read(call)
+        active = generations.active
+        index = self.generations.opened(active).index
+        records, difference = drift(self.store, index, call)
+        indexed = index.count(call)
+        others = {"building": generations.building, "previous": generations.previous}
         return TargetStatus(
             name=name,
             strategies=tuple(self.target.providers),
             default_strategy=self.target.default_strategy,
             records=records,
-            indexed=self.index.count(call),
-            model=manifest.model,
-            dimensions=manifest.dimensions,
+            indexed=indexed,
+            generation=active.number,
+            model=active.model,
+            dimensions=active.dimensions,
             drift=difference,
+            wrong_generation=indexed if self._is_wrong(generations) else 0,
+            **{role: other.number for role, other in others.items() if other is not None},
         )
 
     def close(self) -> None:
-        """Close search, index and store; closing twice does nothing."""
-        self._fused.close()
-        self.index.close()
+        """Close searches, indexes and store; closing twice does nothing."""
+        self.generations.close()
         self.store.close()
 
+    def _is_wrong(self, generations: Generations) -> bool:
+        return generations.active.manifest != self.generations.wanted(generations.active)
 
-def _identity(manifest: IndexManifest, location: str) -> str:
-    """Name an index; its location, which may hold a password, cannot be told from that."""
-    return hashlib.sha256(f"{manifest_text(manifest)} {location}".encode()).hexdigest()
+    def _numbered(self, generations: Generations, number: int) -> OpenGeneration:
+        for generation in generations.written:
+            if generation.number == number:
+                return self.generations.opened(generation)
+        raise RetrievalError(
+            "RETRIEVAL_PROVIDER_UNAVAILABLE",
+            f"generation {number} of {self.generations.name} was left: another run has begun anew",
+        )
+
+    def _bring_up(
+        self, generation: OpenGeneration, ids: tuple[str, ...], call: RetrievalCall
+    ) -> ReindexPageOutput:
+        return bring_up(self.store, generation.index, generation.embedding, ids, _of_any_length(call))
+
+    def _searches(
+        self, index: VectorIndex, embedding: RecordEmbedding
+    ) -> tuple[Mapping[str, RetrievalSearchProvider], Callable[[], None]]:
+        """Make the searches of one generation; its vectors come from its own embedding."""
+        vector = VectorSearch(IndexSearch(index), embedding=embedding, dimensions=index.manifest.dimensions)
+        fused = HybridSearch(
+            [
+                HybridBranch(self._keyword, "keyword", KEYWORD_WEIGHT),
+                HybridBranch(vector, "vector", VECTOR_WEIGHT),
+            ],
+            fusion="min-max",
+        )
+        hybrid = RerankSearch(fused, Smoothing(index), candidate_limit=POOL)
+        return {"vector": vector, "hybrid": hybrid}, fused.close
+
+
+def _of_any_length(call: RetrievalCall) -> RetrievalCall:
+    """Leave the configured length out: the index, maybe of another embedding, knows its own."""
+    embedding = call.embedding.model_copy(update={"dimensions": None})
+    return RetrievalCall.of(call, call.defaults.model_copy(update={"embedding": embedding}))
 
 
 def _keyword_request(request: RetrievalSearchInput) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def test_reindex_brings_up_what_was_written_and_says_so(running: Shell) -> None:
     assert "memories: finished, full" in running.run("reindex", "status", "memories", "--follow").stdout
     assert running.json("reindex", "status", "memories", "--json")["state"] == "finished"
     assert running.run("reindex", "cancel", "memories").returncode == 2
+    assert "memories: generation 1" in running.run("reindex", "rollback", "memories").stdout
 
     [hit] = running.json("search", "tides", "--limit", "1", "--json")["candidates"]
     assert hit["content"]["content"] == "the tides"
@@ -38,4 +39,6 @@ def test_wrong_use_is_told(running: Shell) -> None:
     unknown = running.run("reindex", "status", "nowhere")
     assert (unknown.returncode, "nothing is known" in unknown.stderr) == (2, True)
     assert running.run("reindex", "nowhere").returncode == 1
+    alone = running.run("reindex", "rollback", "nowhere")
+    assert (alone.returncode, "no target 'nowhere'" in alone.stderr) == (1, True)
     assert running.run("reindex", "memories", "--mode", "quick").returncode == 2

@@ -41,7 +41,7 @@ def test_a_run_survives_the_death_of_its_workers_and_embeds_only_what_was_at_han
     report = running.result(WITHIN).unwrap()
 
     assert library.difference() == (0, 0, 0)
-    assert library.target.index.count() == RECORDS
+    assert library.target.generations.active().index.count() == RECORDS
     assert report["failedCount"] == 0
     times = library.embedded()
     assert len(times) == RECORDS
@@ -62,4 +62,4 @@ def test_what_was_deleted_before_the_death_of_the_run_does_not_come_back(library
     library.hire(concurrency=SLOTS)
     running.result(WITHIN).unwrap()
     assert library.difference() == (0, 0, 0)
-    assert library.target.index.count() == 300
+    assert library.target.generations.active().index.count() == 300

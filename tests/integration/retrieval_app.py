@@ -7,10 +7,8 @@ from typing import Any
 
 from ditto_tasks import load_config
 from ditto_tasks.config import find_config
-from ditto_tasks.contracts.index import IndexManifest
 from ditto_tasks.contracts.memory import MemoryQueryInput
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, RetrievalCall, RetrievalSearchInput
-from providers.embedding.records import RECORD_TEXT
 from providers.indexes.in_memory import InMemoryIndex
 from providers.retrieval.records import RecordTarget
 from providers.retrieval.registry import Target, TargetRegistry
@@ -55,8 +53,7 @@ class Opened(TargetRegistry):
 
     def __init__(self, folder: Path) -> None:
         store = open_store(f"sqlite:///{folder / 'memory.sqlite'}")
-        index = InMemoryIndex("records", IndexManifest(Letters.identity, Letters.dimensions, RECORD_TEXT))
-        self._records = RecordTarget(store, index, Letters())
+        self._records = RecordTarget("records", store, Letters(), InMemoryIndex)
         ids = tuple(record.id for record in store.query(MemoryQueryInput(limit=1000)).items)  # type: ignore[union-attr]
         self._records.bring_up(ids, NO_RETRIEVAL_CALL)
         patient = Target("slow", {"slow": Patient(folder / "notes")})

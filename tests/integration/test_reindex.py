@@ -130,7 +130,7 @@ def test_a_cancelled_run_goes_on_where_it_was(make_library: MakeLibrary) -> None
     assert done < 600
     report = library.run(mode="full")
     assert report["run"] == library.progress()["run"]
-    assert report["embedded"] == 600
+    assert report["embedded"] + report["unchanged"] == 600  # a page may have ended after its run
     assert set(library.embedded().values()) == {1}
     assert library.difference() == (0, 0, 0)
 

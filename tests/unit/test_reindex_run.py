@@ -10,7 +10,7 @@ from ditto_tasks import Cancellation, DittoConfig, InvocationCancelled, Runtime
 from ditto_tasks.config.model import Workers
 from ditto_tasks.contracts.call import NO_CALL
 from ditto_tasks.contracts.errors import NodeFailed, RetrievalError
-from ditto_tasks.contracts.index import IndexManifest
+from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from ditto_tasks.contracts.memory import (
     MemoryDeleteInput,
     MemoryGetInput,
@@ -21,7 +21,6 @@ from ditto_tasks.contracts.memory import (
 from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, Purpose, RetrievalCall
 from ditto_tasks.transport.runs import RunLost
-from providers.embedding.records import RECORD_TEXT
 from providers.indexes.in_memory import InMemoryIndex
 from providers.indexes.walk import Place, Step
 from providers.retrieval.records import RecordTarget
@@ -67,11 +66,19 @@ class Library:
     def __init__(self, *, tells_changes: bool) -> None:
         self.records = InMemoryStore()
         self.embedding = Listening()
-        self.index = InMemoryIndex("records", IndexManifest("letters/1", 3, RECORD_TEXT))
+        self.indexes: dict[str, InMemoryIndex] = {}
         store: Any = self.records if tells_changes else Quiet(self.records)
-        self.target = RecordTarget(store, self.index, self.embedding)
+        self.target = RecordTarget("records", store, self.embedding, self._open_index)
         config = DittoConfig(workers=Workers.model_validate({"reindex": {"pageSize": PAGE}}))
         self.runtime = Runtime(config, workers=[reindex_worker(lambda: {"kb": self.target})])
+
+    def _open_index(self, name: str, manifest: IndexManifest) -> InMemoryIndex:
+        return self.indexes.setdefault(name, InMemoryIndex(name, manifest))
+
+    @property
+    def index(self) -> VectorIndex:
+        """The one that is searched."""
+        return self.target.generations.active().index
 
     def write(self, *contents: Any) -> list[str]:
         drafts = [{"content": content} for content in contents]
@@ -318,6 +325,8 @@ class TestCheck:
             assert library.check() == {
                 "target": "kb",
                 "records": 3,
+                "generation": 1,
+                "wrongGeneration": 0,
                 "drift": {"missing": 1, "stale": 1, "orphaned": 1},
                 "missing": [new],
                 "stale": [first],
