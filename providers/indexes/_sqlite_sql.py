@@ -7,10 +7,13 @@ from ditto_tasks.contracts.errors import StoreUnavailable
 
 __all__ = [
     "CHANGED",
+    "CLEAR",
     "COUNT",
     "DELETE",
     "DROP",
+    "DROPPED",
     "FIND",
+    "FORGET",
     "FORGET_REMOVED",
     "NEXT_REVISION",
     "NOTE_REMOVED",
@@ -70,8 +73,10 @@ REGISTER = """
     ON CONFLICT (name) DO NOTHING
 """
 FIND = "SELECT number, manifest FROM indexes WHERE name = ?"
-REVISION = "SELECT revision FROM indexes WHERE number = ?"
-NEXT_REVISION = "UPDATE indexes SET revision = revision + 1 WHERE number = ? RETURNING revision"
+REVISION = "SELECT revision FROM indexes WHERE number = ? AND name < '~'"
+NEXT_REVISION = (
+    "UPDATE indexes SET revision = revision + 1 WHERE number = ? AND name < '~' RETURNING revision"
+)
 UPSERT = """
     INSERT INTO entries (of_index, id, revision, digest, memory_key, namespace, kind, vector, record)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -89,11 +94,20 @@ CHANGED = (
 REMOVED = "SELECT number FROM removed WHERE of_index = ? AND revision > ?"
 PAGE = "SELECT id, digest FROM entries WHERE of_index = ? AND id > ? ORDER BY id LIMIT ?"
 COUNT = "SELECT count(*) FROM entries WHERE of_index = ?"
-DROP = (
-    "DELETE FROM indexes WHERE number = ?",
-    "DELETE FROM entries WHERE of_index = ?",
-    "DELETE FROM removed WHERE of_index = ?",
+# A dropped index is gone by its name, then its rows, a few at a time: each statement commits, so that writers
+# of other indexes wait for no more than that. What a killed process leaves, the next drop takes along.
+DROP = "UPDATE indexes SET name = '~' || number WHERE number = ? AND name < '~'"
+DROPPED = "SELECT number FROM indexes WHERE name >= '~'"
+CLEAR = (
+    """
+    DELETE FROM entries WHERE number IN (SELECT number FROM entries WHERE of_index = ?1 LIMIT ?2)
+    """,
+    """
+    DELETE FROM removed WHERE (of_index, revision, number) IN
+        (SELECT of_index, revision, number FROM removed WHERE of_index = ?1 LIMIT ?2)
+    """,
 )
+FORGET = "DELETE FROM indexes WHERE number = ? AND name >= '~'"
 
 _SELECTED = {  # by '+' the planner is kept from reading the whole index for a few numbers
     "digest": "SELECT id, digest FROM entries WHERE of_index = ? AND id",

@@ -23,10 +23,13 @@ from providers.indexes._matrix import Matrix, MatrixRow
 from providers.indexes._records import FILTER_FIELDS, filter_values, index_filter, read_record, record_text
 from providers.indexes._sqlite_sql import (
     CHANGED,
+    CLEAR,
     COUNT,
     DELETE,
     DROP,
+    DROPPED,
     FIND,
+    FORGET,
     FORGET_REMOVED,
     NEXT_REVISION,
     NOTE_REMOVED,
@@ -110,10 +113,9 @@ class SqliteIndex:
             return
         self._check(call)
         with self._using(call) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in DROP:
-                connection.execute(statement, (self._number,))
-            connection.execute("COMMIT")
+            connection.execute(DROP, (self._number,))
+            for (number,) in connection.execute(DROPPED).fetchall():
+                _clear(connection, number, call)
         self._dropped = True
         self.close()
 
@@ -262,6 +264,14 @@ def _registered(connection: sqlite3.Connection, path: str, name: str, manifest: 
     check_manifest(name, read_manifest(kept), manifest)
     connection.execute("COMMIT")
     return int(number)
+
+
+def _clear(connection: sqlite3.Connection, number: int, call: Call) -> None:
+    """Delete what a dropped index has left, a few rows a transaction."""
+    for statement in CLEAR:
+        while connection.execute(statement, (number, CHUNK)).rowcount:
+            call.check()
+    connection.execute(FORGET, (number,))
 
 
 def _row(entry: IndexEntry, vector: Vector, revision: int) -> tuple[Any, ...]:

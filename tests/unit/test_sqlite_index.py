@@ -219,6 +219,34 @@ def test_nothing_of_a_dropped_index_stays_in_the_file(path: str, index: SqliteIn
         assert execute(path, f"SELECT count(*) FROM {table}") == [(0,)]
 
 
+class CancelledAtThird(Cancellation):
+    """Is cancelled when it is looked at for the third time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = 0
+
+    def raise_if_cancelled(self) -> None:
+        self._looks += 1
+        if self._looks == 3:
+            self.cancel()
+        super().raise_if_cancelled()
+
+
+def test_what_an_interrupted_drop_has_left_the_next_one_takes_along(path: str, index: SqliteIndex) -> None:
+    index.upsert(entries([f"r{number}" for number in range(2_000)]))
+    with pytest.raises(InvocationCancelled):
+        index.drop(Call(cancel=CancelledAtThird()))
+    [(left,)] = execute(path, "SELECT count(*) FROM entries")
+    assert 0 < left < 2_000
+    with pytest.raises(RetrievalError, match="gone"):
+        index.count()
+    with SqliteIndex(path, "other", MANIFEST) as other:
+        other.drop()
+    for table in ("indexes", "entries", "removed"):
+        assert execute(path, f"SELECT count(*) FROM {table}") == [(0,)]
+
+
 # --- cancelling, threads, processes
 
 
