@@ -209,7 +209,7 @@ def test_a_contract_is_frozen_and_keeps_a_copy_of_what_it_was_given() -> None:
 def test_the_catalogue_lists_the_nodes_by_capability() -> None:
     names = [f"MEMORY.{verb}" for verb in ("GET", "QUERY", "SEARCH", "WRITE", "UPDATE", "DELETE")]
     assert capability_nodes(["memory"]) == names
-    reindex = [f"REINDEX.{name}" for name in ("RUN", "PAGE", "CHECK", "STATUS")]
+    reindex = [f"REINDEX.{name}" for name in ("RUN", "ROLLBACK", "PAGE", "CHECK", "STATUS")]
     assert list(NODE_SPECS) == [*names, "RETRIEVAL.SEARCH", *reindex]
     assert CAPABILITIES == ("memory", "retrieval", "reindex")
 
