@@ -28,7 +28,7 @@ class Checkpoint(Contract):
         token: that of the lease under which it was written; see `Runs`.
         generation: that which is brought up.
         index: tells its index from others.
-        cursor, since: of the place.
+        cursor, entry, since: of the place.
         expected: how many records it will look at, about; 0: that is not known.
         started_at: seconds since the epoch.
     """
@@ -45,6 +45,7 @@ class Checkpoint(Contract):
     answered: int = 0
     phase: Phase = "records"
     cursor: Maybe[str] = None
+    entry: Maybe[str] = None
     since: Maybe[str] = None
     expected: int = 0
     scanned: int = 0
@@ -60,7 +61,7 @@ class Checkpoint(Contract):
     @property
     def place(self) -> Place:
         """Where the run goes on."""
-        return Place(self.phase, self.cursor, self.since)
+        return Place(self.phase, self.cursor, self.entry, self.since)
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +75,7 @@ class Checkpoint(Contract):
 
     def at(self, place: Place) -> "Checkpoint":
         """Move to a place."""
-        return self.with_fields(phase=place.phase, cursor=place.cursor, since=place.since)
+        return self.with_fields(phase=place.phase, cursor=place.cursor, entry=place.entry, since=place.since)
 
     def after(self, step: Step, page: ReindexPageOutput) -> "Checkpoint":
         """Count a step that is done, and move on to its place."""

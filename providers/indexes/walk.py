@@ -1,6 +1,6 @@
 """A walk over store and index: which records a run looks at, in which order, and from where it goes on."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,12 +19,8 @@ from providers.indexes.sync import is_indexed
 
 __all__ = ["Phase", "Place", "Step", "Walk"]
 
-MOST_SEEN = (
-    1_000_000  # ids kept of the records that were read, about 150 MB; beyond them entries are asked for
-)
-
-Phase = Literal["records", "entries", "changes"]
-"""What is walked: the store's records, then what the index has beside, then what changed meanwhile."""
+Phase = Literal["records", "changes"]
+"""What is walked: all records and entries, then what changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +28,14 @@ class Place:
     """Where a walk goes on.
 
     Attributes:
-        cursor: the last page's in this phase; None: its beginning.
+        cursor: of the records; None: their beginning.
+        entry: the id of the last one that was held against them; None: none was.
         since: where changes are followed from; None: the store does not tell them.
     """
 
     phase: Phase
     cursor: str | None = None
+    entry: str | None = None
     since: str | None = None
 
 
@@ -80,7 +78,6 @@ class Walk:
         self._page_size = page_size
         self._skipped = skipped
         self._call = call
-        self._seen: set[str] = set()
 
     def begin(self, since: str | None) -> Place:
         """Return the place where a pass begins.
@@ -109,9 +106,6 @@ class Walk:
         """
         if place.phase == "records":
             yield from self._records(place)
-            place = Place("entries", since=place.since)
-        if place.phase == "entries":
-            yield from self._entries(place)
         if place.since is not None and isinstance(self._store, ChangeFeed):
             yield from self._changes(self._store, place.since)
 
@@ -125,37 +119,50 @@ class Walk:
         return True
 
     def _records(self, place: Place) -> Iterator[Step]:
-        """Read all records; a step has all of them, or those whose entries are not theirs."""
-        cursor: str | None = place.cursor
-        while True:
+        """Read all records and all entries, both in the order of their ids, and hold them against each other.
+
+        A step has the records of a page whose entries are not theirs, and the entries up to its end that
+        belong to no record of it. In a store that lists in another order these are not gone after all, as
+        whoever brings them up finds out.
+        """
+        is_last = False
+        while not is_last:
             self._call.check()
-            page = MemoryQueryOutput.from_wire(self._store.query(self._query(cursor), self._call))
+            page = MemoryQueryOutput.from_wire(self._store.query(self._query(place.cursor), self._call))
+            is_last = page.next_cursor is None
+            end = None if is_last else page.items[-1].id
             records = {record.id: record for record in page.items if is_indexed(record)}
-            self._see(records)
-            known = self._index.digests(tuple(records), self._call)
-            ids = tuple(id for id, record in records.items() if not _is_current(record, known.get(id)))
-            cursor = page.next_cursor
-            there = replace(place, cursor=cursor) if cursor else Place("entries", since=place.since)
-            yield Step(ids, there, scanned=len(records), unchanged=len(records) - len(ids))
-            if cursor is None:
+            known: dict[str, str] = {}
+            others: list[str] = []
+            for id, digest in self._entries(place.entry, end):
+                if id in records:
+                    known[id] = digest
+                else:
+                    others.append(id)
+                if len(others) == self._page_size:
+                    yield Step(tuple(others), replace(place, entry=id))
+                    others.clear()
+            ids = [id for id, record in records.items() if not _is_current(record, known.get(id))]
+            place = replace(place, cursor=page.next_cursor, entry=end)
+            there = Place("changes", since=place.since) if is_last else place
+            yield Step((*ids, *others), there, scanned=len(records), unchanged=len(records) - len(ids))
+
+    def _entries(self, after: str | None, last: str | None) -> Iterator[tuple[str, str]]:
+        """Read ids with digests from an id on, without it, to the last one; None: to the end."""
+        while True:
+            page = self._index.page(after, limit=self._page_size, call=self._call)
+            for id, digest in page:
+                if last is not None and id > last:
+                    return
+                yield id, digest
+            if len(page) < self._page_size or page[-1][0] == last:
                 return
+            after = page[-1][0]
 
     def _query(self, cursor: str | None) -> MemoryQueryInput:
         if cursor is None:
             return MemoryQueryInput(limit=self._page_size)
         return MemoryQueryInput(limit=self._page_size, cursor=cursor)
-
-    def _see(self, ids: Iterable[str]) -> None:
-        if len(self._seen) < MOST_SEEN:
-            self._seen.update(ids)
-
-    def _entries(self, place: Place) -> Iterator[Step]:
-        """Read the ids of all entries; a step has those whose records this walk has not read."""
-        after = place.cursor
-        while page := self._index.page(after, limit=self._page_size, call=self._call):
-            self._call.check()
-            after = page[-1][0]
-            yield Step(tuple(id for id, _ in page if id not in self._seen), replace(place, cursor=after))
 
     def _changes(self, feed: ChangeFeed, since: str) -> Iterator[Step]:
         while True:

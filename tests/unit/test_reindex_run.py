@@ -358,14 +358,14 @@ class TestCheckpoint:
             embedded=2, unchanged=1, removed=1, failed=(ReindexFailure(id="x", reason="no"),), drift=drift
         )
         begun = Checkpoint(run="r", target="kb", mode="full", execution="e", token=3, started_at=1.5)
-        step = Step(("a", "b"), Place("entries", "b", "since"), scanned=5, unchanged=1)
+        step = Step(("a", "b"), Place("records", "b", "a", "since"), scanned=5, unchanged=1)
         written = begun.after(step, page)
         Checkpoints(store, "kb").write(begun, NO_CALL)
         Checkpoints(store, "kb").write(written, NO_CALL)
         read = Checkpoints(store, "kb").read(NO_CALL)
         assert read == written
         assert read is not None
-        assert read.place == Place("entries", "b", "since")
+        assert read.place == Place("records", "b", "a", "since")
         assert (read.scanned, read.unchanged, read.failed_count) == (5, 2, 1)
         (record,) = store.get(MemoryGetInput(ids=(), keys=(KEY,)))
         assert record.metadata == {"kind": "checkpoint"}
