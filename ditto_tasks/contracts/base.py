@@ -5,6 +5,7 @@ An optional field that is missing is *absent*; an explicit null is refused, neve
 """
 
 import sys
+import threading
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
@@ -23,6 +24,7 @@ __all__ = [
     "Limit",
     "ListOf",
     "Maybe",
+    "Model",
     "Number",
     "Text",
     "describe",
@@ -38,8 +40,25 @@ _SHOWN = 80  # characters of a refused value that a message repeats
 
 T = TypeVar("T")
 
+_building = threading.RLock()  # one for all: a model builds those that it holds
 
-class Contract(BaseModel):
+
+class Model(BaseModel):
+    """A pydantic model that is built when it is first used: to import it, and to name it, costs little."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Build the model, as its first use does; threads do so one at a time.
+
+        Before 2.14 pydantic lets them build at once, and one may meet what another has half built.
+        """
+        with _building:
+            return super().model_rebuild(**options)
+
+
+class Contract(Model):
     """A frozen record: snake_case in Python, camelCase on the wire; unknown fields are dropped."""
 
     model_config = ConfigDict(

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ditto_tasks.contracts.base import Contract, describe, expected
+from ditto_tasks.contracts.base import Contract, describe, expected, trusted
 from ditto_tasks.contracts.call import Call, Invoker
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
@@ -48,9 +48,10 @@ MEMORY_CODES = ErrorCodes(
 Defaults = MemoryDefaults | Mapping[str, Any] | None
 C = TypeVar("C", bound=Contract)
 
-_ITEMS = TypeAdapter(list[MemoryItem])
-_HITS = TypeAdapter(list[MemoryHit])
-_NO_DEFAULTS = MemoryDefaults()
+_DEFERRED = ConfigDict(defer_build=True)  # as the models are
+_ITEMS = TypeAdapter(list[MemoryItem], config=_DEFERRED)
+_HITS = TypeAdapter(list[MemoryHit], config=_DEFERRED)
+_NO_DEFAULTS = trusted(MemoryDefaults, {})
 
 
 class Memory:
