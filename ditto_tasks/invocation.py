@@ -1,6 +1,5 @@
 """The handle of one call: wait for its result, ask where it is, cancel it."""
 
-import asyncio
 from collections.abc import Generator
 from concurrent.futures import Future
 from typing import Any
@@ -92,6 +91,8 @@ class Invocation:
             self._transport.forget(self.id, self.future)
 
     async def _wait(self) -> NodeResult:
+        import asyncio
+
         waiting = asyncio.wrap_future(self.future)
         done, _ = await asyncio.wait([waiting], timeout=self._timeout or None)
         if done:

@@ -5,10 +5,13 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import InvalidDefinition
 from ditto_tasks.worker import Replica, Worker
+
+if TYPE_CHECKING:
+    from ditto_tasks.config import DittoConfig
 
 __all__ = ["LocalWorkers", "WorkerHandle", "WorkerInfo"]
 
@@ -80,7 +83,7 @@ class WorkerHandle:
 class LocalWorkers:
     """Routes calls among the workers of this process: in turn for each node, past those that are full."""
 
-    def __init__(self, config: DittoConfig) -> None:
+    def __init__(self, config: "DittoConfig") -> None:
         self._config = config
         self._slots: list[_Slot] = []
         self._turn: dict[str, int] = {}

@@ -1,6 +1,5 @@
 """The runtime: what an app holds to call nodes, here in the process or over the queue."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,11 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 from pydantic import ValidationError
 
-from ditto_tasks.config import DittoConfig, load_config
 from ditto_tasks.contracts.base import describe
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, Cancellation, CancelToken, either
@@ -35,6 +33,9 @@ from ditto_tasks.nodes.boundary import new_execution_id
 from ditto_tasks.queues import check_node_name
 from ditto_tasks.transport.port import OutgoingCall, Priority, Submitted, Transport
 from ditto_tasks.worker import Replica, Worker
+
+if TYPE_CHECKING:
+    from ditto_tasks.config import DittoConfig
 
 __all__ = ["Runtime"]
 
@@ -92,12 +93,12 @@ class Runtime:
 
     def __init__(
         self,
-        config: DittoConfig | None = None,
+        config: "DittoConfig | None" = None,
         *,
         workers: Iterable[Worker] = (),
         transport: Transport | None = None,
     ) -> None:
-        self._config = config or DittoConfig()
+        self._config = config or _defaults()
         self._transport = transport
         self._local = LocalWorkers(self._config)
         self._gate = _Gate()
@@ -127,13 +128,14 @@ class Runtime:
         Raises:
             ConfigError: the file or the environment is wrong, or names no broker.
         """
+        from ditto_tasks.config import load_config
         from ditto_tasks.transport.client import CeleryTransport  # Celery is for those who queue
 
         config = with_embedded_broker(load_config(path, environ))
         return cls(config, workers=workers, transport=CeleryTransport(config))
 
     @property
-    def config(self) -> DittoConfig:
+    def config(self) -> "DittoConfig":
         """The configuration that this runtime was made with."""
         return self._config
 
@@ -205,6 +207,8 @@ class Runtime:
         concurrency_key: str | None = None,
     ) -> NodeResult:
         """Run one node without blocking the event loop; as `invoke`. Cancelling the task cancels the call."""
+        import asyncio
+
         given_up = Cancellation()
         with either(cancel or NEVER_CANCELLED, given_up) as token:
             try:
@@ -367,6 +371,8 @@ class Runtime:
     async def _await(
         self, node: str, input: Any, deadline: float, cancel: CancelToken, options: "_Options"
     ) -> NodeResult:
+        import asyncio
+
         with self._gate.passage():
             cancel.raise_if_cancelled()
             send = asyncio.to_thread(self._send_served, node, input, deadline, options)
@@ -521,6 +527,12 @@ def _ends_with(cancel: CancelToken, invocation: Invocation) -> Iterator[None]:
         yield
     finally:
         forget()
+
+
+def _defaults() -> "DittoConfig":
+    from ditto_tasks.config import DittoConfig
+
+    return DittoConfig()
 
 
 def _outgoing(

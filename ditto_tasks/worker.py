@@ -6,15 +6,17 @@ resources of its own. Celery workers and in-process runtimes both run nodes thro
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.errors import InvalidDefinition
 from ditto_tasks.contracts.json_value import NotJson, strict_json
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.nodes.boundary import NODE_CODES, ErrorCodes, InvalidOutput, execute
 from ditto_tasks.queues import check_node_name
+
+if TYPE_CHECKING:
+    from ditto_tasks.config import DittoConfig
 
 __all__ = ["Handler", "Limits", "Replica", "Worker", "WorkerContext"]
 
@@ -31,7 +33,7 @@ class WorkerContext:
 
     resources: Any
     call: Call
-    config: DittoConfig
+    config: "DittoConfig"
 
 
 Handler = Callable[[Any, WorkerContext], Any]
@@ -131,7 +133,7 @@ class Replica:
         Exception: whatever the worker's `resources` factory raises.
     """
 
-    def __init__(self, worker: Worker, config: DittoConfig) -> None:
+    def __init__(self, worker: Worker, config: "DittoConfig") -> None:
         self.worker = worker
         self._config = config
         self._resources = worker.resources() if worker.resources else None

@@ -12,6 +12,12 @@ T = TypeVar("T")
 
 def chunks(values: Sequence[T], size: int, call: Call = NO_CALL) -> Iterator[list[T]]:
     """Split into parts of at most `size`; ends the call between two of them if it is to end."""
+    if 0 < len(values) <= size:
+        return iter((list(values),))  # most are one part
+    return _parts(values, size, call)
+
+
+def _parts(values: Sequence[T], size: int, call: Call) -> Iterator[list[T]]:
     for start in range(0, len(values), size):
         if start:
             call.check()

@@ -15,8 +15,8 @@ from zoneinfo import ZoneInfo
 from annotated_types import Ge, Gt, Le
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -32,6 +32,7 @@ from ditto_tasks.contracts.base import (
     Integer,
     ListOf,
     Maybe,
+    Model,
     Number,
     Text,
     describe,
@@ -115,10 +116,10 @@ Seconds = Annotated[Number, Ge(1), Le(MAX_SECONDS), AfterValidator(float), Unit(
 QueueName = Annotated[Text, AfterValidator(_queue)]
 
 
-class Section(BaseModel):
+class Section(Model):
     """A part of ditto.yaml: closed and frozen; snake_case in Python, camelCase in the file."""
 
-    model_config = {**Contract.model_config, "extra": "forbid"}
+    model_config = Contract.model_config | ConfigDict(extra="forbid")
 
 
 class React(Section):

@@ -5,6 +5,7 @@ An optional field that is missing is *absent*; an explicit null is refused, neve
 """
 
 import sys
+import threading
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar
 
@@ -23,6 +24,7 @@ __all__ = [
     "Limit",
     "ListOf",
     "Maybe",
+    "Model",
     "Number",
     "Text",
     "describe",
@@ -38,8 +40,30 @@ _SHOWN = 80  # characters of a refused value that a message repeats
 
 T = TypeVar("T")
 
+_new, _put = object.__new__, object.__setattr__  # past what freezes a contract
+_put_fields_set, _put_extra, _put_private = (
+    vars(BaseModel)[f"__pydantic_{slot}__"].__set__ for slot in ("fields_set", "extra", "private")
+)
 
-class Contract(BaseModel):
+_building = threading.RLock()  # one for all: a model builds those that it holds
+
+
+class Model(BaseModel):
+    """A pydantic model that is built when it is first used: to import it, and to name it, costs little."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    @classmethod
+    def model_rebuild(cls, **options: Any) -> bool | None:
+        """Build the model, as its first use does; threads do so one at a time.
+
+        Before 2.14 pydantic lets them build at once, and one may meet what another has half built.
+        """
+        with _building:
+            return super().model_rebuild(**options)
+
+
+class Contract(Model):
     """A frozen record: snake_case in Python, camelCase on the wire; unknown fields are dropped."""
 
     model_config = ConfigDict(
@@ -59,7 +83,8 @@ class Contract(BaseModel):
         Raises:
             pydantic.ValidationError: the value breaks the contract; `describe` puts it into a sentence.
         """
-        return cls.model_validate(value, by_alias=True, by_name=False)
+        read: Self = cls.__pydantic_validator__.validate_python(value, by_alias=True, by_name=False)
+        return read
 
     def to_wire(self) -> dict[str, Any]:
         """Give the wire form: plain JSON, absent fields left out."""
@@ -74,11 +99,11 @@ def trusted(contract: type[C], fields: dict[str, Any]) -> C:
 
     What `model_construct` does, without its look at each field's aliases: a page is made in half the time.
     """
-    made = object.__new__(contract)
-    object.__setattr__(made, "__dict__", {**_defaults(contract), **fields})
-    object.__setattr__(made, "__pydantic_fields_set__", set(fields))
-    object.__setattr__(made, "__pydantic_extra__", None)
-    object.__setattr__(made, "__pydantic_private__", None)
+    made = _new(contract)
+    _put(made, "__dict__", {**_defaults(contract), **fields})
+    _put_fields_set(made, set(fields))
+    _put_extra(made, None)
+    _put_private(made, None)
     return made
 
 

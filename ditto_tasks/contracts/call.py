@@ -50,7 +50,8 @@ class Call:
             InvocationCancelled: the token is set.
             DeadlineExceeded: the time is used up.
         """
-        self.cancel.raise_if_cancelled()
+        if self.cancel is not NEVER_CANCELLED:
+            self.cancel.raise_if_cancelled()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise DeadlineExceeded("the call's time is used up")
 

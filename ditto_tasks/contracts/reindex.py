@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Maybe, Number, Text
+from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Maybe, Number, Text, trusted
 
 __all__ = [
     "RECORDS_TARGET",
@@ -72,6 +72,9 @@ class Drift(Contract):
     orphaned: Count
 
 
+_NO_DRIFT = trusted(Drift, {"missing": 0, "stale": 0, "orphaned": 0})
+
+
 class ReindexPageOutput(Contract):
     """What was done, in records.
 
@@ -83,7 +86,7 @@ class ReindexPageOutput(Contract):
     unchanged: Count = 0
     removed: Count = 0
     failed: ListOf[ReindexFailure] = ()
-    drift: Drift = Drift(missing=0, stale=0, orphaned=0)
+    drift: Drift = _NO_DRIFT
 
 
 class ReindexReport(Contract):

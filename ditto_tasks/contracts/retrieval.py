@@ -17,6 +17,7 @@ from ditto_tasks.contracts.base import (
     Number,
     describe,
     expected,
+    trusted,
 )
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.errors import RetrievalError
@@ -106,7 +107,7 @@ class RetrievalDefaults(Contract):
         return _laid_over(self, lower)
 
 
-_NO_DEFAULTS = RetrievalDefaults()
+_NO_DEFAULTS = trusted(RetrievalDefaults, {})
 
 
 class RetrievalQuery(Contract):

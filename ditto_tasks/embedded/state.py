@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.json_value import NotJson, decode_json, encode_json
+
+if TYPE_CHECKING:
+    from ditto_tasks.config import DittoConfig
 
 __all__ = ["FOLDER", "forget_broker", "note_broker", "running_broker", "with_embedded_broker"]
 
@@ -30,7 +33,7 @@ def running_broker(folder: Path) -> str | None:
         return None
 
 
-def with_embedded_broker(config: DittoConfig) -> DittoConfig:
+def with_embedded_broker(config: "DittoConfig") -> "DittoConfig":
     """Fill in the embedded broker of the workspace where the environment names none."""
     if config.broker_url is not None:
         return config

@@ -4,12 +4,13 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import partial
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ditto_tasks.contracts.base import Contract, describe, expected
+from ditto_tasks.contracts.base import Contract, describe, expected, trusted
 from ditto_tasks.contracts.call import Call, Invoker
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
@@ -48,9 +49,10 @@ MEMORY_CODES = ErrorCodes(
 Defaults = MemoryDefaults | Mapping[str, Any] | None
 C = TypeVar("C", bound=Contract)
 
-_ITEMS = TypeAdapter(list[MemoryItem])
-_HITS = TypeAdapter(list[MemoryHit])
-_NO_DEFAULTS = MemoryDefaults()
+_DEFERRED = ConfigDict(defer_build=True)  # as the models are
+_ITEMS = TypeAdapter(list[MemoryItem], config=_DEFERRED)
+_HITS = TypeAdapter(list[MemoryHit], config=_DEFERRED)
+_NO_DEFAULTS = trusted(MemoryDefaults, {})
 
 
 class Memory:
@@ -131,7 +133,7 @@ class Memory:
 
     def run(self, node: str, input: Any, call: Call, defaults: Defaults = None) -> NodeResult:
         """Run one node for a call that has its execution id, token and deadline already: a worker's."""
-        return execute(node, MEMORY_CODES, call, lambda: self._run(node, input, call, defaults))
+        return execute(node, MEMORY_CODES, call, partial(self._run, node, input, call, defaults))
 
     def _run(self, node: str, input: Any, call: Call, defaults: Defaults) -> Any:
         handler = self._handlers.get(node)
@@ -146,11 +148,12 @@ class Memory:
         keys = tuple(dict.fromkeys(request.keys or ()))
         if not ids and not keys:
             return []
-        found = _items(self._store.get(MemoryGetInput(ids=ids, keys=keys), call))
-        by_id = {item.id: item for item in found}
-        by_key = {item.key: item for item in found}
-        wanted = [by_id.get(id) for id in ids] + [by_key.get(key) for key in keys]
-        return _wire(_ITEMS, list({item.id: item for item in wanted if item is not None}.values()))
+        found = _items(self._store.get(trusted(MemoryGetInput, {"ids": ids, "keys": keys}), call))
+        wanted = {id: found[id] for id in ids if id in found}
+        if keys:
+            by_key = {item.key: item for item in found.values()}
+            wanted.update((by_key[key].id, by_key[key]) for key in keys if key in by_key)
+        return _wire(_ITEMS, list(wanted.values()))
 
     def _query(self, input: Any, call: Call, defaults: MemoryDefaults) -> dict[str, Any]:
         request = _request(MemoryQueryInput, input)
@@ -180,7 +183,7 @@ class Memory:
             return []
         written = _items(self._store.write(request, call))
         _as_many(len(request.memories), written)
-        return _wire(_ITEMS, written)
+        return _wire(_ITEMS, list(written.values()))
 
     def _update(self, input: Any, call: Call, _: MemoryDefaults) -> list[dict[str, Any]]:
         request = _request(MemoryUpdateInput, input)
@@ -188,9 +191,9 @@ class Memory:
             return []
         updated = _items(self._store.update(request, call))
         _as_many(len(request.memories), updated)
-        if {item.id for item in updated} != {patch.id for patch in request.memories}:
+        if updated.keys() != {patch.id for patch in request.memories}:
             raise InvalidOutput("another record than those requested was updated")
-        return _wire(_ITEMS, updated)
+        return _wire(_ITEMS, list(updated.values()))
 
     def _delete(self, input: Any, call: Call, _: MemoryDefaults) -> dict[str, Any]:
         request = _request(MemoryDeleteInput, input)
@@ -245,10 +248,13 @@ def _listed(answer: Any) -> Sequence[Any]:
     return answer
 
 
-def _items(answer: Any) -> list[MemoryItem]:
+def _items(answer: Any) -> dict[str, MemoryItem]:
+    """Read the records that a provider answered; they are in its order, by id."""
     items = [_checked(MemoryItem, item) for item in _listed(answer)]
-    _distinct([item.id for item in items])
-    return items
+    by_id = {item.id: item for item in items}
+    if len(by_id) < len(items):
+        _distinct([item.id for item in items])
+    return by_id
 
 
 def _distinct(ids: Sequence[str]) -> None:
@@ -262,12 +268,14 @@ def _at_most(limit: int, answered: Sequence[Any]) -> None:
         raise InvalidOutput(f"{len(answered)} records where at most {limit} were asked for")
 
 
-def _as_many(expected: int, answered: Sequence[Any]) -> None:
+def _as_many(expected: int, answered: Sized) -> None:
     if len(answered) != expected:
         raise InvalidOutput(f"{len(answered)} records for {expected} requested")
 
 
 def _wire(kind: TypeAdapter[list[C]], contracts: list[C]) -> list[dict[str, Any]]:
     """Give the wire forms as `to_wire` does, which takes half as long again when asked one by one."""
-    wire: list[dict[str, Any]] = kind.dump_python(contracts, mode="json", by_alias=True, exclude_unset=True)
+    wire: list[dict[str, Any]] = kind.serializer.to_python(
+        contracts, mode="json", by_alias=True, exclude_unset=True
+    )
     return wire

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
@@ -65,7 +66,8 @@ class Connections:
         self._inside: dict[object, int] = {}  # a call that is at work -> its process
         self._closed = False
         _live.add(self)
-        place = self._enter()
+        opening = object()
+        self._enter(opening)
         try:
             self._idle[os.getpid()] = [self._first(setup)]
         except (sqlite3.Error, OSError) as error:
@@ -73,31 +75,16 @@ class Connections:
                 f"SQLite file {self._path}: {error}; check that its directory exists and may be written to"
             ) from error
         finally:
-            del self._inside[place]
+            del self._inside[opening]
 
-    @contextmanager
-    def use(self) -> Iterator[sqlite3.Connection]:
+    def use(self) -> AbstractContextManager[sqlite3.Connection]:
         """Lend a connection; a transaction that is left open is rolled back.
 
         Raises:
             MemoryNodeError: STORE_FULL, STORE_BUSY or STORE_UNAVAILABLE, for what SQLite says, without naming
                 a path, a statement or a value.
         """
-        place = self._enter()
-        process = os.getpid()
-        try:
-            connection = self._taken(process)
-            try:
-                yield connection
-            finally:
-                self._give_back(connection, process)
-        except sqlite3.Error as error:
-            failure = _public(error)
-            if failure is None:
-                raise
-            raise failure from error
-        finally:
-            del self._inside[place]
+        return _Loan(self)
 
     def close(self) -> None:
         """Close what is idle in this process now, the rest when it is given back."""
@@ -115,15 +102,15 @@ class Connections:
         process = os.getpid()
         return process in list(self._inside.values())
 
-    def _enter(self) -> object:
-        """Count a call in, unless a fork is about to happen: then wait until it has."""
-        place = object()
+    def _enter(self, call: object) -> int:
+        """Count a call in and return its process; when a fork is about to happen, wait until it has."""
         while True:
-            self._inside[place] = os.getpid()  # before the look at the gate: a fork shuts it, then counts
+            process = os.getpid()
+            self._inside[call] = process  # before the look at the gate: a fork shuts it, then counts
             gate = _gate
             if gate.is_set():
-                return place
-            del self._inside[place]
+                return process
+            del self._inside[call]
             gate.wait(FORK_WAIT)
 
     def _taken(self, process: int) -> sqlite3.Connection:
@@ -177,6 +164,38 @@ class Connections:
         return connection
 
 
+class _Loan:
+    """A connection while one call has it; a generator would take twice the time, and a read is short."""
+
+    __slots__ = ("_connection", "_connections", "_process")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._process = self._connections._enter(self)
+        try:
+            self._connection = self._connections._taken(self._process)
+        except BaseException as error:
+            del self._connections._inside[self]
+            _raise_public(error)
+            raise
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._connections._give_back(self._connection, self._process)
+        except sqlite3.Error as broken:
+            _raise_public(broken)
+            raise
+        finally:
+            del self._connections._inside[self]
+        if error is not None:
+            _raise_public(error)
+
+
 def interruptible(connection: sqlite3.Connection, call: Call) -> AbstractContextManager[None]:
     """Stop the running statement when the call is cancelled; costs nothing for a call that cannot be."""
     return _UNINTERRUPTED if call.cancel is NEVER_CANCELLED else _interrupted(connection, call)
@@ -216,6 +235,12 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             if _primary(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.005)
+
+
+def _raise_public(error: BaseException) -> None:
+    """Raise what a caller may read of an error of SQLite's, where there is such a thing."""
+    if isinstance(error, sqlite3.Error) and (failure := _public(error)) is not None:
+        raise failure from error
 
 
 def _public(error: sqlite3.Error) -> MemoryNodeError | None:

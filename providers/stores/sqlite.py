@@ -106,13 +106,15 @@ class SqliteStore:
     def get(self, request: MemoryGetInput, call: Call = NO_CALL) -> Sequence[MemoryItem]:
         """Return the records with these ids or keys."""
         call.check()
-        rows: dict[str, Any] = {}
+        found: dict[str, MemoryItem] = {}
         with self._connections.use() as connection:
             for column, values in (("id", request.ids), ("memory_key", request.keys)):
-                for chunk in chunks(values or (), CHUNK, call):
-                    found = connection.execute(selecting(column, len(chunk)), chunk)
-                    rows.update((row[0], row) for row in found)
-        return [item(row[:4]) for row in rows.values()]
+                if not values:
+                    continue
+                for chunk in chunks(values, CHUNK, call):
+                    for row in connection.execute(selecting(column, len(chunk)), chunk):
+                        found[row[0]] = item(row[:4])
+        return list(found.values())
 
     def query(self, request: MemoryQueryInput, call: Call = NO_CALL) -> MemoryQueryOutput:
         """Return one page; the order of values is `_paging`'s.

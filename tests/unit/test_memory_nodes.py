@@ -1,6 +1,7 @@
 """The six MEMORY nodes over stores that record what they are asked and answer what they are told."""
 
 import logging
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from ditto_tasks.contracts.memory import (
     MemoryQueryOutput,
 )
 from ditto_tasks.nodes import Memory
+from ditto_tasks.nodes.boundary import new_execution_id
 from workers.memory import memory_worker
 
 A = {"id": "a", "key": "ka", "content": 1}
@@ -126,6 +128,13 @@ def test_every_call_has_an_execution_id_of_its_own() -> None:
     results = [memory.get({"ids": ["a"]}) for _ in range(3)]
     assert len({result.execution_id for result in results}) == 3
     assert {result.node for result in results} == {"MEMORY.GET"}
+
+
+def test_an_execution_id_is_a_random_uuid_in_its_usual_form() -> None:
+    texts = [new_execution_id() for _ in range(100)]
+    ids = [uuid.UUID(text) for text in texts]
+    assert [str(id) for id in ids] == texts
+    assert {(id.version, id.variant) for id in ids} == {(4, uuid.RFC_4122)}
 
 
 def test_the_six_methods_call_the_six_nodes() -> None:
