@@ -65,7 +65,7 @@ class GenerationSwitch:
         begun = state.begun(self._generations.wanted(state.active), since=since, now=time.time())
         self._write(state, begun)
         assert begun.building is not None
-        return self._generations.opened(begun.building)
+        return self._generations.made(begun.building, self._call)
 
     def switch(self) -> None:
         """Have the one that was being built searched from now on."""

@@ -1,19 +1,25 @@
 """Records in which reindexing keeps what it knows, in the store that it reads: any worker finds them."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ditto_tasks.contracts.call import Call
+from ditto_tasks.contracts.base import MAX_LIMIT
+from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.memory import (
     MemoryGetInput,
+    MemoryHit,
     MemoryItem,
+    MemorySearchInput,
+    MemorySearchProvider,
     MemoryStore,
     MemoryUpdateInput,
     MemoryWriteInput,
 )
 
-__all__ = ["KeptRecord", "is_kept"]
+__all__ = ["KeptRecord", "WithoutKept", "is_kept"]
 
 _PREFIX = "checkpoint:"  # begins their keys
+_KEPT = 2  # of a target: where its run is, and its generations
 
 
 class KeptRecord:
@@ -56,3 +62,25 @@ class KeptRecord:
 def is_kept(record: MemoryItem) -> bool:
     """Tell whether a record is such a one: it has no entry in an index."""
     return record.key is not None and record.key.startswith(_PREFIX)
+
+
+class WithoutKept:
+    """A memory search that finds no such record; for a store that holds those of one target."""
+
+    def __init__(self, search: MemorySearchProvider) -> None:
+        self._search = search
+
+    def search(
+        self, request: MemorySearchInput, call: Call = NO_CALL
+    ) -> Sequence[MemoryHit | Mapping[str, Any]]:
+        """Search; raises what the search below does."""
+        if request.limit is None:
+            return [hit for hit in self._search.search(request, call) if not _is_kept_hit(hit)]
+        asked = request.model_copy(update={"limit": min(request.limit + _KEPT, MAX_LIMIT)})
+        found = [hit for hit in self._search.search(asked, call) if not _is_kept_hit(hit)]
+        return found[: request.limit]
+
+
+def _is_kept_hit(hit: MemoryHit | Mapping[str, Any]) -> bool:
+    key = hit.memory.key if isinstance(hit, MemoryHit) else hit["memory"].get("key")
+    return key is not None and key.startswith(_PREFIX)

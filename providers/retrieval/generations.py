@@ -100,8 +100,7 @@ class IndexGenerations:
         self._lock = threading.Lock()
         self._opened: dict[int, OpenGeneration] = {}
         self._unrecorded: Generations | None = None
-        self._seen: Generations | None = None
-        self._seen_at = float("-inf")
+        self._seen: tuple[Generations, float] | None = None  # and when they were asked for
 
     @property
     def record_id(self) -> str | None:
@@ -115,21 +114,24 @@ class IndexGenerations:
             RetrievalError, MemoryNodeError: they cannot be read.
             InvalidDefinition, StoreUnavailable: there are none yet, and the first index cannot be opened.
         """
+        asked_at = time.monotonic()
         generations = self._record.read(call) or self._first()
-        self._seen, self._seen_at = generations, time.monotonic()
+        self._seen = (generations, asked_at)
         return generations
 
     def write(self, generations: Generations, call: Call) -> None:
         """Put them in the place of those that were read last."""
         self._record.write(generations, call)
-        self._seen = generations
+        self._seen = None
 
     def active(self, call: Call = NO_CALL) -> OpenGeneration:
         """Return the one that is searched; for up to `SEEN` seconds that which was."""
-        if self._seen is None or time.monotonic() - self._seen_at > SEEN:
-            self._close_idle(self.read(call))
-        assert self._seen is not None
-        return self.opened(self._seen.active)
+        seen = self._seen
+        if seen is not None and time.monotonic() - seen[1] < SEEN:
+            return self.opened(seen[0].active)
+        generations = self.read(call)
+        self._close_idle(generations)
+        return self.opened(generations.active)
 
     def opened(self, generation: Generation) -> OpenGeneration:
         """Open a generation, unless it is.
@@ -143,6 +145,25 @@ class IndexGenerations:
                 found = self._opened[generation.number] = self._open(generation)
             found.used_at = time.monotonic()
             return found
+
+    def made(self, generation: Generation, call: Call) -> OpenGeneration:
+        """Open one that is to be built: whatever has its name is of a record that was lost, and is dropped.
+
+        Raises:
+            RetrievalError: that cannot be dropped.
+            InvalidDefinition, StoreUnavailable: as `opened`.
+        """
+        try:
+            made = self.opened(generation)
+            if not made.index.count(call):
+                return made
+            left = generation
+        except IndexMismatch as mismatch:
+            if mismatch.kept is None:
+                raise
+            left = Generation.of(generation.number, mismatch.kept)
+        self.drop(left, call)
+        return self.opened(generation)
 
     def drop(self, generation: Generation, call: Call) -> None:
         """Remove the index of a generation that nobody uses any more."""

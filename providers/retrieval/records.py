@@ -16,6 +16,7 @@ from ditto_tasks.contracts.retrieval import (
 from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
 from providers.indexes.generations import Generations
+from providers.indexes.kept import WithoutKept
 from providers.indexes.sync import Differences, bring_up, differences, drift
 from providers.indexes.walk import Walk
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
@@ -77,7 +78,7 @@ class RecordTarget:
         location: str = "",
     ) -> None:
         self.store = store
-        self._keyword = TextSearch(MemoryAsRetrieval(store, _keyword_request))
+        self._keyword = TextSearch(MemoryAsRetrieval(WithoutKept(store), _keyword_request))
         self.generations = IndexGenerations(
             name,
             store,

@@ -14,8 +14,13 @@ from ditto_tasks import Cancellation, DittoConfig, InvocationCancelled, Runtime
 from ditto_tasks.config.model import Workers
 from ditto_tasks.contracts.call import NO_CALL
 from ditto_tasks.contracts.errors import NodeFailed, RetrievalError
-from ditto_tasks.contracts.index import IndexManifest
-from ditto_tasks.contracts.memory import MemoryDeleteInput, MemoryUpdateInput, MemoryWriteInput
+from ditto_tasks.contracts.index import IndexEntry, IndexManifest
+from ditto_tasks.contracts.memory import (
+    MemoryDeleteInput,
+    MemoryItem,
+    MemoryUpdateInput,
+    MemoryWriteInput,
+)
 from ditto_tasks.contracts.retrieval import (
     NO_RETRIEVAL_CALL,
     EmbeddingDefaults,
@@ -211,6 +216,15 @@ class TestFull:
         here.run(mode="full")
         assert (here.number, here.drift) == (2, NO_DRIFT)
 
+    def test_what_reindexing_keeps_is_never_found(self, site: Site) -> None:
+        site.write("finished and active", "b")
+        here = site.configured(Model())
+        for mode in ("incremental", "full"):
+            here.run(mode=mode)
+        for text in ("finished", "active", "letters", "kb", "checkpoint"):
+            for strategy in ("keyword", "hybrid", "vector"):
+                assert set(here.found(text, strategy)) <= {"finished and active", "b"}
+
     def test_an_interrupted_one_is_gone_on_with_and_switches_at_its_end(self, site: Site) -> None:
         site.write(*"abcabcabca")
         model = Model()
@@ -242,6 +256,20 @@ class TestFull:
                 here.run(mode="full")
         assert here.run(mode="full")["generation"] == 2
         assert (site.read().last, here.drift) == (2, NO_DRIFT)
+
+    @pytest.mark.parametrize("manifest", [ONE, OTHER], ids=["the same model", "another model"])
+    def test_an_index_by_its_name_that_nobody_knows_of_is_made_anew(
+        self, site: Site, manifest: IndexManifest
+    ) -> None:
+        record = MemoryItem(id="x", content="left")
+        site.open_index("kb_2", manifest).upsert(
+            [IndexEntry(record, [1.0] * manifest.dimensions, "of what it was")]
+        )
+        site.write(*"abc")
+        here = site.configured(Model())
+        here.run()
+        assert here.run(mode="full")["generation"] == 2
+        assert here.drift == NO_DRIFT
 
 
 class TestAnotherModel:
