@@ -1,6 +1,7 @@
 """One run of a target: takes its lease, walks it, keeps the place, switches generations, and reports."""
 
 import hashlib
+import logging
 import time
 import uuid
 from collections import deque
@@ -23,6 +24,8 @@ from workers.generations import GenerationSwitch
 from workers.pages import Pages, SentPage
 
 __all__ = ["Run", "is_overrun", "is_running"]
+
+logger = logging.getLogger(__name__)
 
 SAVED = 0.5  # seconds between two checkpoints while pages are in flight: the broker remembers those
 SIGN = 5.0  # seconds between two signs of life while a page is waited for
@@ -191,6 +194,13 @@ class Run:
             wanted = self._runs.settle(self._name, self._token)
             if not wanted.count:
                 return
+            logger.warning(
+                "%s: %d more runs were asked for in the %.0f s that this one has taken; if a schedule does, its "
+                "slots are closer than a run takes",
+                self._name,
+                wanted.count,
+                time.time() - self._checkpoint.started_at,
+            )
             self._again(wanted)
 
     def _again(self, wanted: Wanted) -> None:

@@ -135,7 +135,7 @@ def status(target: str, follow: bool, is_json: bool, config_path: Path | None) -
     else:
         run = f"{told['state']}, {told['mode']}, generation {told['generation']}"
         click.echo(f"{target}: {run}, {_line(told)}, in {_seconds(told):.1f} s")
-        _print_failures(told)
+        _print_rest(told)
 
 
 @reindex.command()
@@ -248,7 +248,7 @@ def _seconds(told: Mapping[str, Any]) -> float:
 def _print_report(target: str, report: Mapping[str, Any]) -> None:
     generation = f"generation {report['generation']}"
     click.echo(f"{target}: {generation}, {_line(report)}, in {report['seconds']:.1f} s")
-    _print_failures(report)
+    _print_rest(report)
 
 
 def _print_sent(invocation: "Invocation", is_json: bool) -> None:
@@ -258,7 +258,9 @@ def _print_sent(invocation: "Invocation", is_json: bool) -> None:
         click.echo(invocation.id)
 
 
-def _print_failures(told: Mapping[str, Any]) -> None:
+def _print_rest(told: Mapping[str, Any]) -> None:
+    if told["answered"]:
+        say(f"{told['answered']:,} more runs were asked for while it went on, and are answered by it")
     if not told["failed"]:
         return
     rows = [(failure["id"], failure["reason"]) for failure in told["failed"]]

@@ -270,7 +270,9 @@ class TestGoingOn:
 
 
 class TestOverlap:
-    def test_a_run_that_comes_meanwhile_is_covered_by_one_more_pass(self, library: Library) -> None:
+    def test_a_run_that_comes_meanwhile_is_covered_by_one_more_pass(
+        self, library: Library, caplog: pytest.LogCaptureFixture
+    ) -> None:
         library.write(*"abcabc")
         answers: list[Any] = []
         late = ["cab"]
@@ -286,6 +288,7 @@ class TestOverlap:
         report = library.run()
         assert answers == [{"covered": True}] * 2
         assert (report["passes"], report["answered"], report["embedded"]) == (2, 2, 7)
+        assert "kb: 2 more runs were asked for" in caplog.text
         assert library.is_current
 
     def test_a_full_run_that_comes_meanwhile_is_answered_in_full(self, library: Library) -> None:
