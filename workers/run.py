@@ -195,8 +195,8 @@ class Run:
             if not wanted.count:
                 return
             logger.warning(
-                "%s: %d more runs were asked for in the %.0f s that this one has taken; if a schedule does, its "
-                "slots are closer than a run takes",
+                "%s: %d more runs were asked for in the %.0f s that this one has taken; if a schedule does, "
+                "its slots are closer than a run takes",
                 self._name,
                 wanted.count,
                 time.time() - self._checkpoint.started_at,
