@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,7 @@ from ditto_tasks import (
     WorkerContext,
 )
 from ditto_tasks.contracts.memory import MemoryDraft, MemoryWriteInput
+from ditto_tasks.transport.connection import RedisClient, connect
 from tests.conftest import WorkerProcess, connected, wait_until
 
 KEYS = itertools.count()
@@ -111,6 +113,27 @@ def test_many_asynchronous_calls_run_at_once(runtime: Runtime) -> None:
     results = asyncio.run(all_of_them())
     assert [result.unwrap()["n"] for result in results] == list(range(100))
     assert len({result.execution_id for result in results}) == 100
+
+
+def test_asynchronous_calls_wait_without_a_thread_each(runtime: Runtime, queue_url: str) -> None:
+    """Sending takes the few threads of asyncio's own pool; waiting takes none."""
+    calls = 150
+
+    def waiting(client: RedisClient) -> bool:
+        return bool(client.xlen("ditto.test.loop:normal") == calls)
+
+    async def threads_meanwhile() -> int:
+        before = threading.active_count()
+        tasks = [asyncio.create_task(runtime.ainvoke("TEST.LOOP", f"many {n}")) for n in range(calls)]
+        with connect(queue_url) as client:
+            await asyncio.to_thread(wait_until, lambda: waiting(client), what="all wait for their results")
+        threads = threading.active_count() - before
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return threads
+
+    assert asyncio.run(threads_meanwhile()) < calls / 3
 
 
 def test_cancelling_the_asyncio_task_cancels_the_call(runtime: Runtime, worker: WorkerProcess) -> None:
