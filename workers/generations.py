@@ -79,7 +79,8 @@ class GenerationSwitch:
             since: up to where the active one follows the store's changes.
 
         Raises:
-            NodeError: REINDEX_NO_PREVIOUS when there is none.
+            NodeError: REINDEX_NO_PREVIOUS when there is none, RETRIEVAL_PROVIDER_UNAVAILABLE when its model
+                is not known.
         """
         state = self.state
         if state.changed_by == self._call.execution_id:  # delivered again
@@ -89,6 +90,7 @@ class GenerationSwitch:
                 "REINDEX_NO_PREVIOUS",
                 f"{self._generations.name} has no previous generation: none was built, or it was not kept",
             )
+        self._generations.check_model(state.previous)
         self._write(state, state.rolled_back(since=since, now=time.time()))
         return state.previous
 

@@ -184,6 +184,16 @@ class IndexGenerations:
             dimensions = active.dimensions
         return self._configured(dimensions)
 
+    def check_model(self, generation: Generation) -> None:
+        """Go on only if it is known how to open what makes this one's vectors.
+
+        Raises:
+            RetrievalError: RETRIEVAL_PROVIDER_UNAVAILABLE, naming both models.
+        """
+        made_by = self._made_by(generation.manifest)
+        if isinstance(made_by, _AbsentEmbedding):
+            raise made_by.refusal()
+
     def close(self) -> None:
         """Close all that are open; closing twice does nothing."""
         with self._lock:
@@ -276,8 +286,12 @@ class _AbsentEmbedding:
     def embed(
         self, contents: object, purpose: Purpose, call: RetrievalCall = NO_RETRIEVAL_CALL
     ) -> list[list[float]]:
-        """Refuse, naming both models."""
-        raise RetrievalError(
+        """Refuse."""
+        raise self.refusal()
+
+    def refusal(self) -> RetrievalError:
+        """Make the error, which names both models."""
+        return RetrievalError(
             "RETRIEVAL_PROVIDER_UNAVAILABLE",
             f"the index of {self._target} was made by {self._made_by}, and {self._configured} is configured: "
             f"build another by `ditto-tasks reindex {self._target}`, or set the model back",

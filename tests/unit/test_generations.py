@@ -374,6 +374,19 @@ class TestRollback:
         assert refused.value.code == "REINDEX_NO_PREVIOUS"
         assert here.run()["generation"] == 1
 
+    def test_to_a_model_that_cannot_be_opened_it_is_refused_before_anything_is_changed(
+        self, site: Site
+    ) -> None:
+        site.write("a")
+        site.configured(Model()).run()
+        here = site.configured(Longer())
+        here.run()
+        site.known.clear()
+        with pytest.raises(NodeFailed, match=r"letters/1.*letters/2") as refused:
+            here.roll_back()
+        assert refused.value.code == "RETRIEVAL_PROVIDER_UNAVAILABLE"
+        assert here.number == 2
+
     def test_while_a_run_goes_on_it_is_refused_and_asks_for_no_other_run(self, site: Site) -> None:
         site.write(*"abc")
         refused: list[Any] = []
