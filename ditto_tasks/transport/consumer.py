@@ -85,7 +85,8 @@ class StreamConsumer:
         self._endings: list[Ending] = []
         self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
-        self._renewed_at = float("inf")  # not yet
+        self._looked_at = float("inf")  # not yet
+        self._renewed_at = float("inf")
         self._trusts_until = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -114,6 +115,7 @@ class StreamConsumer:
         self._limited = {stream: self._limits[queue] for queue in limited for stream in streams_of(queue)}
         self.make_groups()
         self._client.hset(self._keys.consumers, self.name, encode_json(self._streams))
+        self._renewed_at = float("inf")  # what the server knew of the lease, it may have lost
         self._renew()  # announced before the lease, so that whoever finds it ended knows where to look
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_lease, name="ditto-lease", daemon=True)
@@ -424,18 +426,21 @@ class StreamConsumer:
                 logger.exception("a look for dead processes failed")
 
     def _renew(self) -> None:
+        """Look, and renew the lease if it would be late to do so with the next look: three times a lease."""
         self._looks_at_lists = not self._looks_at_lists
         keys = [self._keys.leases, self._keys.delayed, self._keys.consumers]
         keys += self._lists if self._looks_at_lists else ()
-        lease = int(self._lease * 1000)
-        arguments = [self.name, lease, _MOVED_AT_ONCE, encode_json(self._streams), _LIST_SEPARATOR]
+        asked_at = time.monotonic()
+        is_due = not self._renewed_at <= asked_at < self._renewed_at + self._lease / 3 - _TICK
+        arguments = [self.name, int(self._lease * 1000), _MOVED_AT_ONCE, encode_json(self._streams)]
+        arguments += [_LIST_SEPARATOR, int(is_due)]
         ended = self._after_settled(self._tick, keys, arguments)
         now = time.monotonic()
-        if (
-            now - self._renewed_at > self._lease
-        ):  # the server was away: the others get as long to renew theirs
+        if now - self._looked_at > self._lease:  # the server was away: the others get as long to renew theirs
             self._trusts_until = now + self._lease
-        self._renewed_at = now
+        self._looked_at = now
+        if is_due:
+            self._renewed_at = asked_at
         self._overdue = [name.decode() for name in ended] if now >= self._trusts_until else []
 
     def _after_settled(self, script: LineScript | None, keys: Sequence[str], arguments: Sequence[Any]) -> Any:

@@ -49,6 +49,8 @@ class Inbox:
         self._futures: dict[str, list[ResultFuture]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._wanted = threading.Event()
+        self._is_resting = False
         self._thread: threading.Thread | None = None
         self.key = keys.inbox(uuid.uuid4().hex)
 
@@ -62,6 +64,8 @@ class Inbox:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._read, name="ditto-inbox", daemon=True)
                 self._thread.start()
+            if self._is_resting:
+                self._wanted.set()
         return future
 
     def forget(self, execution_id: str, future: ResultFuture) -> None:
@@ -89,6 +93,7 @@ class Inbox:
             self._futures.clear()
         for future in waiting:
             _complete(future, lambda future: future.set_exception(RuntimeClosed("the runtime was closed")))
+        self._wanted.set()
         if self._thread is not None:
             self._wake()
             self._thread.join(BLOCK_TIME + 1)
@@ -109,9 +114,21 @@ class Inbox:
             except REDIS_ERRORS as error:
                 self._recover(error)
                 continue
+            if popped is None:
+                self._rest()
             for stored in popped[1] if popped else ():
                 if stored != _NOTHING:
                     self._deliver_safely(stored)
+
+    def _rest(self) -> None:
+        """Leave the server alone while nothing is waited for."""
+        with self._lock:
+            if self._futures or self._closing.is_set():
+                return
+            self._wanted.clear()
+            self._is_resting = True
+        self._wanted.wait()
+        self._is_resting = False
 
     def _recover(self, error: Exception) -> None:
         """Wait for the server, then look for results that were pushed while nobody read."""

@@ -50,6 +50,7 @@ class SteppedConsumer(StreamConsumer):
         self._renew()
 
     def look(self) -> None:
+        self._renewed_at = float("inf")  # each look renews: what is found must not depend on time
         self._renew()
 
 
