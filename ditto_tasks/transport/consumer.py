@@ -103,7 +103,7 @@ class StreamConsumer:
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
         self.on_ended: Callable[[], None] | None = None
-        self._last_read_brought = False
+        self._last_brought = ""  # the stream from which the last read had something
         self._server_knows_begin = False
         self.expects_more = False  # whether calls wait, as far as the last fetch could tell
 
@@ -166,22 +166,24 @@ class StreamConsumer:
         arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
         arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams]
         read = arguments + [">"] * len(streams)
-        if not self._last_read_brought or self._begins is None:
+        if not self._last_brought or self._begins is None:
             return [read]
         if not self._server_knows_begin:
             self._line.execute("SCRIPT", "LOAD", self._begin_read.text)
             self._server_knows_begin = True
         return [read, self._begin_command()]
 
-    def read_reply(self, reply: Any, begun: Any = ()) -> Fetched:
+    def read_reply(self, reply: Any, begin_answer: Any = None) -> Fetched:
         """Read what the server answered to `read_commands`; a limited call must find its slot first.
 
         Args:
-            begun: the second answer; an error when the server, restarted, knows the script no more.
+            begin_answer: the second answer, if there is one; an error when the server, restarted, knows the
+                script no more.
         """
-        if isinstance(begun, Exception):
+        if isinstance(begin_answer, Exception):
             self._server_knows_begin = False
-            begun = ()  # each call is begun by who runs it
+            begin_answer = None  # each call is begun by who runs it
+        is_more, begun = begin_answer or (0, ())
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
         how = {(stream, id): answer for stream, id, answer in begun}
         entries = self._entries(
@@ -189,13 +191,13 @@ class StreamConsumer:
             for stream, entries in by_stream
             for entry in entries
         )
-        self._last_read_brought = bool(entries)
+        self._last_brought = entries[0].stream if entries else ""
         bells = set(self._bells())
         rings = [entry for entry in entries if entry.stream in bells]
         for ring in rings:
             self.settle(ring.tag)
         calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
-        return Fetched(calls, is_more=bool(rings))
+        return Fetched(calls, is_more=bool(rings or is_more))
 
     def take_overdue(self, count: int) -> list[Entry]:
         """Take up to `count` messages of processes whose lease has run out.
@@ -393,6 +395,9 @@ class StreamConsumer:
     def _begin_command(self) -> list[Any]:
         """Give the command that begins what a read brings beside what is held when it is sent."""
         streams = [stream for stream in self._streams if stream not in self._limited]
+        if self._last_brought in streams:
+            streams.remove(self._last_brought)
+            streams.insert(0, self._last_brought)
         held = [" ".join(split_tag(tag)[:2]) for tag in list(self._held)]
         arguments = [self.group, self.name, self._keys.result(""), self._keys.call(""), self._begins]
         return [*self._begin_read.command(streams, [*arguments, uuid.uuid4().hex, *held])]

@@ -71,12 +71,13 @@ return {again, closed, parked, taken}
 """
 )
 
-# KEYS: streams without a limit. ARGV: group, consumer, what the keys of results and of calls begin with, the
-# expiry of the latter, what tells this step from any other, and what the consumer held before: each an entry,
-# a space, its stream. Sent right behind a blocking read, on the same connection, so that it runs as soon as
-# that has ended; begins the calls that the read has brought. Whatever else is pending under the consumer was
-# begun for the same entry before, and is left alone, or is noted as held. Returns stream, entry, and how each
-# call was begun.
+# KEYS: streams without a limit, first the one that is likely to have brought something. ARGV: group,
+# consumer, what the keys of results and of calls begin with, the expiry of the latter, what tells this step
+# from any other, and what the consumer held before: each an entry, a space, its stream. Sent right behind a
+# blocking read, on the same connection, so that it runs as soon as that has ended; begins the calls that the
+# read has brought in the first stream that has any: those of others, which are rare, are begun by who runs
+# them. What else is pending under the consumer was begun for the same entry before, and is left alone, or is
+# noted as held. Returns 1 if more waits in that stream, and for each call stream, entry, how it was begun.
 BEGIN_READ = (
     BEGIN_FUNCTION
     + """
@@ -94,8 +95,11 @@ for _, stream in ipairs(KEYS) do
       end
     end
   end
+  if #begun > 0 then
+    return {#redis.call('XRANGE', stream, '(' .. begun[#begun][2], '+', 'COUNT', 1), begun}
+  end
 end
-return begun
+return {0, begun}
 """
 )
 
