@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
@@ -103,6 +104,7 @@ class StreamConsumer:
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
         self.on_ended: Callable[[], None] | None = None
+        self._steps = count()
         self._last_brought = ""  # the stream from which the last read had something
         self._server_knows_begin = False
         self.expects_more = False  # whether calls wait, as far as the last fetch could tell
@@ -141,7 +143,7 @@ class StreamConsumer:
             else [self._keys.result(""), self._keys.call(""), self._begins]
         )
         arguments = [self.group, self.name, count, *begins, self._limits_by_stream(), self.group]
-        arguments.append(uuid.uuid4().hex)
+        arguments.append(self._new_step())
         try:
             answer = self._after_settled(self._fetch, streams or self._streams, arguments)
         except ResponseError as error:
@@ -400,7 +402,11 @@ class StreamConsumer:
             streams.insert(0, self._last_brought)
         held = [" ".join(split_tag(tag)[:2]) for tag in list(self._held)]
         arguments = [self.group, self.name, self._keys.result(""), self._keys.call(""), self._begins]
-        return [*self._begin_read.command(streams, [*arguments, uuid.uuid4().hex, *held])]
+        return [*self._begin_read.command(streams, [*arguments, self._new_step(), *held])]
+
+    def _new_step(self) -> str:
+        """Give what tells a step that begins calls from any other; our name is as random as an id."""
+        return f"{self.name}:{next(self._steps)}:"
 
     def _settling(self) -> tuple[list[str], list[Any]]:
         """Give keys and arguments that remove what was settled since the last time."""

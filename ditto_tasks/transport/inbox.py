@@ -14,6 +14,7 @@ from ditto_tasks.contracts.errors import RuntimeClosed
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.line import Line
 from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.results import read_result
 
@@ -45,6 +46,7 @@ class Inbox:
         self._payloads = payloads
         self._commands = commands
         self._reader = reader
+        self._line = Line(reader, sends_again=False)  # what was taken out is not there a second time
         self._keys = keys
         self._futures: dict[str, list[ResultFuture]] = {}
         self._lock = threading.Lock()
@@ -97,6 +99,7 @@ class Inbox:
         if self._thread is not None:
             self._wake()
             self._thread.join(BLOCK_TIME + 1)
+        self._line.close()
         self._reader.close()
 
     def _wake(self) -> None:
@@ -110,7 +113,7 @@ class Inbox:
             if len(self._futures) > _MANY:
                 self._closing.wait(_GATHER)
             try:
-                popped = self._reader.blmpop(BLOCK_TIME, 1, self.key, direction="LEFT", count=_BATCH)
+                popped = self._line.execute("BLMPOP", BLOCK_TIME, 1, self.key, "LEFT", "COUNT", _BATCH)
             except REDIS_ERRORS as error:
                 self._recover(error)
                 continue

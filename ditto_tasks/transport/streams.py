@@ -31,6 +31,7 @@ from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
+from ditto_tasks.transport.line import packed
 
 __all__ = [
     "SCHEME",
@@ -293,7 +294,7 @@ class StreamChannel(kombu_redis.Channel):
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
         self._begins_read = len(commands) > 1
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command(packed(connection, commands))
 
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
