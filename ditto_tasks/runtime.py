@@ -39,6 +39,7 @@ from ditto_tasks.worker import Replica, Worker
 __all__ = ["Runtime"]
 
 _LONGEST_KEY = 256  # characters
+_PRIORITIES = get_args(Priority)
 _GIVEN_UP = "the task that awaited the call was cancelled"
 
 
@@ -51,10 +52,8 @@ class _Options:
     concurrency_key: str | None = None
 
     def __post_init__(self) -> None:
-        if self.priority not in get_args(Priority):
-            raise InvalidDefinition(
-                f"priority is {self.priority!r}: use one of {', '.join(get_args(Priority))}"
-            )
+        if self.priority not in _PRIORITIES:
+            raise InvalidDefinition(f"priority is {self.priority!r}: use one of {', '.join(_PRIORITIES)}")
         for name in ("idempotency_key", "concurrency_key"):
             key = getattr(self, name)
             if key is not None and not _is_key(key):
@@ -144,7 +143,7 @@ class Runtime:
             InvalidDefinition: the id is blank or taken.
             RuntimeClosed: the runtime is closed.
         """
-        with self._gate.passage():
+        with self._gate:
             handle = self._local.register(worker, id)
             self._handles.append(handle)
             return handle
@@ -188,7 +187,7 @@ class Runtime:
             BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
             RuntimeClosed: the runtime is closed.
         """
-        with self._gate.passage():
+        with self._gate:
             options = _Options(priority, idempotency_key, concurrency_key)
             token = cancel or NEVER_CANCELLED
             return self._invoke(node, input, self._deadline(timeout), token, options, worker_id)
@@ -274,7 +273,7 @@ class Runtime:
             BrokerUnavailable: the result backend does not answer.
         """
         transport = self._queue_for("a call by its id")
-        with self._gate.passage():
+        with self._gate:
             sent = Submitted(id, transport.watch(id))
             return self._handle("", sent, transport, self._config.runtime.timeout)
 
@@ -314,7 +313,7 @@ class Runtime:
     def _invoke_open(
         self, node: str, input: Any, deadline: float, cancel: CancelToken, options: "_Options"
     ) -> NodeResult:
-        with self._gate.passage():
+        with self._gate:
             return self._invoke(node, input, deadline, cancel, options)
 
     def _invoke(
@@ -367,7 +366,7 @@ class Runtime:
     async def _await(
         self, node: str, input: Any, deadline: float, cancel: CancelToken, options: "_Options"
     ) -> NodeResult:
-        with self._gate.passage():
+        with self._gate:
             cancel.raise_if_cancelled()
             send = asyncio.to_thread(self._send_served, node, input, deadline, options)
             sending = asyncio.ensure_future(send)
@@ -394,7 +393,7 @@ class Runtime:
     ) -> list[Invocation]:
         transport = self._queue_for(node)
         deadline = None if timeout is None else self._deadline(timeout)
-        with self._gate.passage():
+        with self._gate:
             return self._send(node, inputs, deadline, transport, options)
 
     def _send(
@@ -455,18 +454,17 @@ class _Gate:
         self._inside = 0
         self._is_open = True
 
-    @contextmanager
-    def passage(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Be inside for the block; calls made by those inside get in while the gate closes."""
         with self._changed:
             if not self._is_open:
                 raise RuntimeClosed("the runtime is closed: make a new one")
             self._inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside -= 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            if not self._is_open:
                 self._changed.notify_all()
 
     def close(self) -> bool:
