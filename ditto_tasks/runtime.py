@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Runtime"]
 
 _LONGEST_KEY = 256  # characters
+_PRIORITIES = get_args(Priority)
 _GIVEN_UP = "the task that awaited the call was cancelled"
 
 
@@ -52,10 +53,8 @@ class _Options:
     concurrency_key: str | None = None
 
     def __post_init__(self) -> None:
-        if self.priority not in get_args(Priority):
-            raise InvalidDefinition(
-                f"priority is {self.priority!r}: use one of {', '.join(get_args(Priority))}"
-            )
+        if self.priority not in _PRIORITIES:
+            raise InvalidDefinition(f"priority is {self.priority!r}: use one of {', '.join(_PRIORITIES)}")
         for name in ("idempotency_key", "concurrency_key"):
             key = getattr(self, name)
             if key is not None and not _is_key(key):
@@ -146,7 +145,7 @@ class Runtime:
             InvalidDefinition: the id is blank or taken.
             RuntimeClosed: the runtime is closed.
         """
-        with self._gate.passage():
+        with self._gate:
             handle = self._local.register(worker, id)
             self._handles.append(handle)
             return handle
@@ -190,7 +189,7 @@ class Runtime:
             BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
             RuntimeClosed: the runtime is closed.
         """
-        with self._gate.passage():
+        with self._gate:
             options = _Options(priority, idempotency_key, concurrency_key)
             token = cancel or NEVER_CANCELLED
             return self._invoke(node, input, self._deadline(timeout), token, options, worker_id)
@@ -278,7 +277,7 @@ class Runtime:
             BrokerUnavailable: the result backend does not answer.
         """
         transport = self._queue_for("a call by its id")
-        with self._gate.passage():
+        with self._gate:
             sent = Submitted(id, transport.watch(id))
             return self._handle("", sent, transport, self._config.runtime.timeout)
 
@@ -318,7 +317,7 @@ class Runtime:
     def _invoke_open(
         self, node: str, input: Any, deadline: float, cancel: CancelToken, options: "_Options"
     ) -> NodeResult:
-        with self._gate.passage():
+        with self._gate:
             return self._invoke(node, input, deadline, cancel, options)
 
     def _invoke(
@@ -373,7 +372,7 @@ class Runtime:
     ) -> NodeResult:
         import asyncio
 
-        with self._gate.passage():
+        with self._gate:
             cancel.raise_if_cancelled()
             send = asyncio.to_thread(self._send_served, node, input, deadline, options)
             sending = asyncio.ensure_future(send)
@@ -400,7 +399,7 @@ class Runtime:
     ) -> list[Invocation]:
         transport = self._queue_for(node)
         deadline = None if timeout is None else self._deadline(timeout)
-        with self._gate.passage():
+        with self._gate:
             return self._send(node, inputs, deadline, transport, options)
 
     def _send(
@@ -461,18 +460,17 @@ class _Gate:
         self._inside = 0
         self._is_open = True
 
-    @contextmanager
-    def passage(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Be inside for the block; calls made by those inside get in while the gate closes."""
         with self._changed:
             if not self._is_open:
                 raise RuntimeClosed("the runtime is closed: make a new one")
             self._inside += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._inside -= 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            if not self._is_open:
                 self._changed.notify_all()
 
     def close(self) -> bool:

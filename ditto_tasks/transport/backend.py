@@ -13,7 +13,7 @@ from celery.states import READY_STATES, SUCCESS
 
 from ditto_tasks.contracts.json_value import encode_json, strict_json
 from ditto_tasks.transport.keys import INBOX_MARK, Keys, queue_of
-from ditto_tasks.transport.ledger import Delivery, Ledger
+from ditto_tasks.transport.ledger import Delivery, Ended, Ending, Ledger
 from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.streams import end_later, forget_delivery
 from ditto_tasks.transport.tags import split_tag, stream_tag
@@ -89,11 +89,17 @@ class NodeResultBackend(RedisBackend):
         )
         if tag and end_later(ending):
             return
-        ended = self.ensure(
-            self._ledger.end, (ending,)
-        )  # again and again while the server is away: the work is done
+        ended = self._end_surely(ending)
         if tag and ended != "known":
             forget_delivery(tag)  # gone with the result, or another process's by now
+
+    def _end_surely(self, ending: Ending) -> Ended:
+        """End a call; again and again while the server is away: the work is done."""
+        try:
+            return self._ledger.end(ending)
+        except self.connection_errors:
+            ended: Ended = self.ensure(self._ledger.end, (ending,))
+            return ended
 
     def _delivery(self, tag: str) -> Delivery | None:
         if not tag:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError
@@ -85,7 +86,8 @@ class StreamConsumer:
         self._endings: list[Ending] = []
         self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
-        self._renewed_at = float("inf")  # not yet
+        self._looked_at = float("inf")  # not yet
+        self._renewed_at = float("inf")
         self._trusts_until = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -102,7 +104,8 @@ class StreamConsumer:
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
         self.on_ended: Callable[[], None] | None = None
-        self._last_read_brought = False
+        self._steps = count()
+        self._last_brought = ""  # the stream from which the last read had something
         self._server_knows_begin = False
         self.expects_more = False  # whether calls wait, as far as the last fetch could tell
 
@@ -114,6 +117,7 @@ class StreamConsumer:
         self._limited = {stream: self._limits[queue] for queue in limited for stream in streams_of(queue)}
         self.make_groups()
         self._client.hset(self._keys.consumers, self.name, encode_json(self._streams))
+        self._renewed_at = float("inf")  # what the server knew of the lease, it may have lost
         self._renew()  # announced before the lease, so that whoever finds it ended knows where to look
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_lease, name="ditto-lease", daemon=True)
@@ -139,7 +143,7 @@ class StreamConsumer:
             else [self._keys.result(""), self._keys.call(""), self._begins]
         )
         arguments = [self.group, self.name, count, *begins, self._limits_by_stream(), self.group]
-        arguments.append(uuid.uuid4().hex)
+        arguments.append(self._new_step())
         try:
             answer = self._after_settled(self._fetch, streams or self._streams, arguments)
         except ResponseError as error:
@@ -164,22 +168,24 @@ class StreamConsumer:
         arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
         arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams]
         read = arguments + [">"] * len(streams)
-        if not self._last_read_brought or self._begins is None:
+        if not self._last_brought or self._begins is None:
             return [read]
         if not self._server_knows_begin:
             self._line.execute("SCRIPT", "LOAD", self._begin_read.text)
             self._server_knows_begin = True
         return [read, self._begin_command()]
 
-    def read_reply(self, reply: Any, begun: Any = ()) -> Fetched:
+    def read_reply(self, reply: Any, begin_answer: Any = None) -> Fetched:
         """Read what the server answered to `read_commands`; a limited call must find its slot first.
 
         Args:
-            begun: the second answer; an error when the server, restarted, knows the script no more.
+            begin_answer: the second answer, if there is one; an error when the server, restarted, knows the
+                script no more.
         """
-        if isinstance(begun, Exception):
+        if isinstance(begin_answer, Exception):
             self._server_knows_begin = False
-            begun = ()  # each call is begun by who runs it
+            begin_answer = None  # each call is begun by who runs it
+        is_more, begun = begin_answer or (0, ())
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
         how = {(stream, id): answer for stream, id, answer in begun}
         entries = self._entries(
@@ -187,13 +193,13 @@ class StreamConsumer:
             for stream, entries in by_stream
             for entry in entries
         )
-        self._last_read_brought = bool(entries)
+        self._last_brought = entries[0].stream if entries else ""
         bells = set(self._bells())
         rings = [entry for entry in entries if entry.stream in bells]
         for ring in rings:
             self.settle(ring.tag)
         calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
-        return Fetched(calls, is_more=bool(rings))
+        return Fetched(calls, is_more=bool(rings or is_more))
 
     def take_overdue(self, count: int) -> list[Entry]:
         """Take up to `count` messages of processes whose lease has run out.
@@ -391,9 +397,16 @@ class StreamConsumer:
     def _begin_command(self) -> list[Any]:
         """Give the command that begins what a read brings beside what is held when it is sent."""
         streams = [stream for stream in self._streams if stream not in self._limited]
+        if self._last_brought in streams:
+            streams.remove(self._last_brought)
+            streams.insert(0, self._last_brought)
         held = [" ".join(split_tag(tag)[:2]) for tag in list(self._held)]
         arguments = [self.group, self.name, self._keys.result(""), self._keys.call(""), self._begins]
-        return [*self._begin_read.command(streams, [*arguments, uuid.uuid4().hex, *held])]
+        return [*self._begin_read.command(streams, [*arguments, self._new_step(), *held])]
+
+    def _new_step(self) -> str:
+        """Give what tells a step that begins calls from any other; our name is as random as an id."""
+        return f"{self.name}:{next(self._steps)}:"
 
     def _settling(self) -> tuple[list[str], list[Any]]:
         """Give keys and arguments that remove what was settled since the last time."""
@@ -424,18 +437,21 @@ class StreamConsumer:
                 logger.exception("a look for dead processes failed")
 
     def _renew(self) -> None:
+        """Look, and renew the lease if it would be late to do so with the next look: three times a lease."""
         self._looks_at_lists = not self._looks_at_lists
         keys = [self._keys.leases, self._keys.delayed, self._keys.consumers]
         keys += self._lists if self._looks_at_lists else ()
-        lease = int(self._lease * 1000)
-        arguments = [self.name, lease, _MOVED_AT_ONCE, encode_json(self._streams), _LIST_SEPARATOR]
+        asked_at = time.monotonic()
+        is_due = not self._renewed_at <= asked_at < self._renewed_at + self._lease / 3 - _TICK
+        arguments = [self.name, int(self._lease * 1000), _MOVED_AT_ONCE, encode_json(self._streams)]
+        arguments += [_LIST_SEPARATOR, int(is_due)]
         ended = self._after_settled(self._tick, keys, arguments)
         now = time.monotonic()
-        if (
-            now - self._renewed_at > self._lease
-        ):  # the server was away: the others get as long to renew theirs
+        if now - self._looked_at > self._lease:  # the server was away: the others get as long to renew theirs
             self._trusts_until = now + self._lease
-        self._renewed_at = now
+        self._looked_at = now
+        if is_due:
+            self._renewed_at = asked_at
         self._overdue = [name.decode() for name in ended] if now >= self._trusts_until else []
 
     def _after_settled(self, script: LineScript | None, keys: Sequence[str], arguments: Sequence[Any]) -> Any:

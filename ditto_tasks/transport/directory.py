@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.local import WorkerInfo
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT = 4.0  # seconds between two announcements of a worker
 EXPIRY = 13  # seconds until a silent worker counts as dead; several heartbeats
+_NAMED_EVERY = 3  # heartbeats between two that list the worker's name, should somebody have struck it off
 _CACHED = 1.0  # seconds a caller trusts what it has read
 
 
@@ -56,11 +58,11 @@ class Announcer:
             logger.warning("the announcement of %s runs out by itself: %s", self._name, type(error).__name__)
 
     def _beat(self) -> None:
-        while True:
+        for number in count():
             try:
-                pipeline = self._client.pipeline(transaction=False)
-                pipeline.set(self._keys.worker(self._name), self._body, ex=EXPIRY)
-                pipeline.sadd(self._keys.workers, self._name).execute()
+                earlier = self._client.set(self._keys.worker(self._name), self._body, ex=EXPIRY, get=True)
+                if earlier is None or number % _NAMED_EVERY == 0:
+                    self._client.sadd(self._keys.workers, self._name)
             except REDIS_ERRORS as error:
                 logger.warning("%s could not announce itself: %s", self._name, type(error).__name__)
             if self._stopping.wait(HEARTBEAT):

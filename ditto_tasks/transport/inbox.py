@@ -14,6 +14,7 @@ from ditto_tasks.contracts.errors import RuntimeClosed
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.line import Line
 from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.results import read_result
 
@@ -45,10 +46,13 @@ class Inbox:
         self._payloads = payloads
         self._commands = commands
         self._reader = reader
+        self._line = Line(reader, sends_again=False)  # what was taken out is not there a second time
         self._keys = keys
         self._futures: dict[str, list[ResultFuture]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._wanted = threading.Event()
+        self._is_resting = False
         self._thread: threading.Thread | None = None
         self.key = keys.inbox(uuid.uuid4().hex)
 
@@ -62,6 +66,8 @@ class Inbox:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._read, name="ditto-inbox", daemon=True)
                 self._thread.start()
+            if self._is_resting:
+                self._wanted.set()
         return future
 
     def forget(self, execution_id: str, future: ResultFuture) -> None:
@@ -89,9 +95,11 @@ class Inbox:
             self._futures.clear()
         for future in waiting:
             _complete(future, lambda future: future.set_exception(RuntimeClosed("the runtime was closed")))
+        self._wanted.set()
         if self._thread is not None:
             self._wake()
             self._thread.join(BLOCK_TIME + 1)
+        self._line.close()
         self._reader.close()
 
     def _wake(self) -> None:
@@ -105,13 +113,25 @@ class Inbox:
             if len(self._futures) > _MANY:
                 self._closing.wait(_GATHER)
             try:
-                popped = self._reader.blmpop(BLOCK_TIME, 1, self.key, direction="LEFT", count=_BATCH)
+                popped = self._line.execute("BLMPOP", BLOCK_TIME, 1, self.key, "LEFT", "COUNT", _BATCH)
             except REDIS_ERRORS as error:
                 self._recover(error)
                 continue
+            if popped is None:
+                self._rest()
             for stored in popped[1] if popped else ():
                 if stored != _NOTHING:
                     self._deliver_safely(stored)
+
+    def _rest(self) -> None:
+        """Leave the server alone while nothing is waited for."""
+        with self._lock:
+            if self._futures or self._closing.is_set():
+                return
+            self._wanted.clear()
+            self._is_resting = True
+        self._wanted.wait()
+        self._is_resting = False
 
     def _recover(self, error: Exception) -> None:
         """Wait for the server, then look for results that were pushed while nobody read."""

@@ -62,8 +62,8 @@ local function begin(result, call, expires, stream, entry, step)
   local is_other = known[5] and known[5] ~= '' and known[5] ~= entry
   if is_other and #redis.call('XRANGE', known[4], known[5], known[5]) > 0 then return {'done'} end
   if known[3] ~= step then
-    attempt = redis.call('HINCRBY', call, 'attempts', 1)
-    redis.call('HSET', call, 'step', step, 'stream', stream, 'entry', entry)
+    attempt = (attempt or 0) + 1
+    redis.call('HSET', call, 'attempts', attempt, 'step', step, 'stream', stream, 'entry', entry)
     redis.call('EXPIRE', call, expires)
   end
   if reason then return {'cancelled', attempt, reason} end

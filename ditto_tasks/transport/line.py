@@ -14,7 +14,12 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError, Time
 
 from ditto_tasks.transport.connection import RedisClient
 
-__all__ = ["Line", "LineScript"]
+try:
+    from hiredis import pack_command
+except ImportError:  # it is optional
+    pack_command = None  # type: ignore[assignment]
+
+__all__ = ["Line", "LineScript", "packed"]
 
 
 class Line:
@@ -24,10 +29,12 @@ class Line:
 
     Args:
         client: whose settings connections are made with; it stays the caller's to close.
+        sends_again: False for commands that must not run twice.
     """
 
-    def __init__(self, client: RedisClient) -> None:
+    def __init__(self, client: RedisClient, *, sends_again: bool = True) -> None:
         self._pool = client.connection_pool
+        self._sends_again = sends_again
         self._free: list[Any] = []
         self._pid = os.getpid()
         self._is_closed = False
@@ -57,6 +64,8 @@ class Line:
             raise
         except (ConnectionError, OSError):
             connection.disconnect()
+            if not self._sends_again:
+                raise
             answers = self._again(connection, commands)
         except BaseException:  # in the middle of an answer
             connection.disconnect()
@@ -93,12 +102,17 @@ class Line:
 
 
 def _asked(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    connection.connect()  # if it is not yet; only this asks a sentinel where to
-    if len(commands) == 1:
-        connection.send_command(*commands[0])
-    else:
-        connection.send_packed_command(connection.pack_commands(commands))
+    if connection._sock is None:
+        connection.connect()  # only this asks a sentinel where to
+    connection.send_packed_command(packed(connection, commands))
     return [_answer(connection) for _ in commands]
+
+
+def packed(connection: Any, commands: Sequence[Sequence[Any]]) -> Any:
+    """Write commands as they are sent; hiredis alone does so in half the time of redis-py around it."""
+    if pack_command is None:
+        return connection.pack_commands(commands)
+    return [b"".join([pack_command(tuple(command)) for command in commands])]
 
 
 def _answer(connection: Any) -> Any:

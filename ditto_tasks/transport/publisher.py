@@ -7,7 +7,6 @@ and when somebody listens to its signals or asks for its sent-events, which the 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Protocol
 
 from celery import Celery
@@ -19,7 +18,7 @@ from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import SOCKET_TIMEOUT, RedisClient
 from ditto_tasks.transport.idempotency import IdempotencyKeys
 from ditto_tasks.transport.keys import Keys, stream_name
-from ditto_tasks.transport.line import Line
+from ditto_tasks.transport.line import Line, LineScript
 from ditto_tasks.transport.payloads import PAYLOAD_HEADER
 from ditto_tasks.transport.port import OutgoingCall
 from ditto_tasks.transport.serializer import CONTENT_TYPE
@@ -32,7 +31,7 @@ KEY_HEADER = "ditto_key"  # of a message sent Celery's way: the concurrency key
 Admit = Callable[[Sequence[tuple[str, OutgoingCall]]], None]
 _IN_ONE_GO = 500  # messages in one pipeline
 _ANY_ID = "00000000-0000-0000-0000-000000000000"  # an id that no call has
-_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+_AFTER_INPUT = b'],{},{"callbacks":null,"errbacks":null,"chain":null,"chord":null}]'  # in a body
 
 
 # KEYS: for each call the key of its idempotency key or its stream. ARGV: group, how many may wait in a queue
@@ -167,30 +166,36 @@ class StreamPublisher:
         self._sends_sent_events = bool(app.conf.task_send_sent_event)
         self._kept: dict[tuple[str, str, str], bytes] = {}
         self._line = Line(client)
-        self._submit = client.register_script(_SUBMIT)
+        self._submit = LineScript(self._line, client, _SUBMIT)
 
     def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
         if self._somebody_listens():
             return self._celery.publish(calls, reply_to)
         if self._admission.max_pending or any(call.idempotency_key is not None for _, call in calls):
             return self._publish_admitted(calls, reply_to)
-        if len(calls) == 1:
-            queue, call = calls[0]
-            fields = self._fields(queue, call, reply_to)
-            flat = chain.from_iterable(fields.items())
-            self._line.execute("XADD", stream_name(queue, call.priority), "*", *flat)
-        else:
-            self._publish_many(calls, reply_to)
+        parent = self._app.current_worker_task
+        commands = [
+            ("XADD", stream_name(queue, call.priority), "*", *self._fields(queue, call, reply_to, parent))
+            for queue, call in calls
+        ]
+        for start in range(0, len(commands), _IN_ONE_GO):
+            self._write(commands[start : start + _IN_ONE_GO])
         return [call.execution_id for _, call in calls]
+
+    def _write(self, commands: Sequence[Sequence[Any]]) -> None:
+        for answer in self._line.execute_all(commands):
+            if isinstance(answer, Exception):
+                raise answer
 
     def _publish_admitted(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
         keys, arguments = [], [self.group, self._admission.max_pending or 0, self._admission.remembered]
+        parent = self._app.current_worker_task
         for queue, call in calls:
             stream = stream_name(queue, call.priority)
             has_key = call.idempotency_key is not None
             keys.append(self._keys.idempotency(call.node, call.idempotency_key or "") if has_key else stream)
-            flat = chain.from_iterable(self._fields(queue, call, reply_to).items())
-            texts = [part.decode() if isinstance(part, bytes) else part for part in flat]
+            fields = self._fields(queue, call, reply_to, parent)
+            texts = [part.decode() if isinstance(part, bytes) else part for part in fields]
             arguments += [queue, stream, "key" if has_key else "", encode_json(texts)]
         answer = self._submit(keys=keys, args=arguments)
         if len(answer) == 2:
@@ -206,31 +211,20 @@ class StreamPublisher:
         self._line.close()
         self._client.close()
 
-    def _publish_many(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> None:
-        for start in range(0, len(calls), _IN_ONE_GO):
-            pipeline = self._client.pipeline(transaction=False)
-            for queue, call in calls[start : start + _IN_ONE_GO]:
-                pipeline.xadd(stream_name(queue, call.priority), self._fields(queue, call, reply_to))
-            pipeline.execute()
-
     def _somebody_listens(self) -> bool:
         return bool(before_task_publish.receivers or after_task_publish.receivers or self._sends_sent_events)
 
-    def _fields(self, queue: str, call: OutgoingCall, reply_to: str) -> dict[str, Any]:
-        """Build the message of Celery's task protocol, version 2, as the fields of a stream entry."""
-        fields = {
-            "i": call.execution_id,
-            "m": self._rest(queue, call, reply_to),
-            "b": encode_json([[call.input], {}, _EMBED]),
-        }
-        return fields if call.concurrency_key is None else fields | {"k": call.concurrency_key}
+    def _fields(self, queue: str, call: OutgoingCall, reply_to: str, parent: Any) -> list[Any]:
+        """Build the message of Celery's task protocol, version 2, as names and values of a stream entry."""
+        rest = self._rest(queue, call, reply_to, parent)
+        fields = ["i", call.execution_id, "m", rest, "b", b"[[" + encode_json(call.input) + _AFTER_INPUT]
+        return fields if call.concurrency_key is None else [*fields, "k", call.concurrency_key]
 
-    def _rest(self, queue: str, call: OutgoingCall, reply_to: str) -> bytes:
+    def _rest(self, queue: str, call: OutgoingCall, reply_to: str, parent: Any) -> bytes:
         """Build all of the message but the body.
 
         Of two calls of a node it differs in the execution id alone, unless they say more: it is kept.
         """
-        parent = self._app.current_worker_task
         if parent or call.expires_at is not None or call.is_kept_apart:
             return encode_json(self._parts(queue, call, reply_to, parent))
         known = self._kept.get((queue, call.node, reply_to))

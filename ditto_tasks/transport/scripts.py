@@ -71,12 +71,13 @@ return {again, closed, parked, taken}
 """
 )
 
-# KEYS: streams without a limit. ARGV: group, consumer, what the keys of results and of calls begin with, the
-# expiry of the latter, what tells this step from any other, and what the consumer held before: each an entry,
-# a space, its stream. Sent right behind a blocking read, on the same connection, so that it runs as soon as
-# that has ended; begins the calls that the read has brought. Whatever else is pending under the consumer was
-# begun for the same entry before, and is left alone, or is noted as held. Returns stream, entry, and how each
-# call was begun.
+# KEYS: streams without a limit, first the one that is likely to have brought something. ARGV: group,
+# consumer, what the keys of results and of calls begin with, the expiry of the latter, what tells this step
+# from any other, and what the consumer held before: each an entry, a space, its stream. Sent right behind a
+# blocking read, on the same connection, so that it runs as soon as that has ended; begins the calls that the
+# read has brought in the first stream that has any: those of others, which are rare, are begun by who runs
+# them. What else is pending under the consumer was begun for the same entry before, and is left alone, or is
+# noted as held. Returns 1 if more waits in that stream, and for each call stream, entry, how it was begun.
 BEGIN_READ = (
     BEGIN_FUNCTION
     + """
@@ -94,8 +95,11 @@ for _, stream in ipairs(KEYS) do
       end
     end
   end
+  if #begun > 0 then
+    return {#redis.call('XRANGE', stream, '(' .. begun[#begun][2], '+', 'COUNT', 1), begun}
+  end
 end
-return begun
+return {0, begun}
 """
 )
 
@@ -141,13 +145,25 @@ end
 
 # KEYS: leases, delayed, consumers, the lists of plain Celery clients. ARGV: consumer, lease in ms, how many
 # messages to move at most, our streams as JSON, what follows a queue's name in the keys of lists of other
-# priorities. A delayed message is the stream's name, a NUL, its id, a NUL, and the fields as a JSON list.
+# priorities, and 1 if the lease is to be renewed even if it has not ended. A delayed message is the stream's
+# name, a NUL, its id, a NUL, and the fields as a JSON list.
 # Who lost its lease without noticing, being suspended, announces its streams again.
 TICK = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) == 1 then
-  redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
+local function renew()
+  if redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1]) == 1 then
+    redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
+  end
+end
+if ARGV[6] == '1' then renew() end
+local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+for index, name in ipairs(ended) do
+  if name == ARGV[1] then
+    renew()
+    table.remove(ended, index)
+    break
+  end
 end
 for _, due in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, ARGV[3])) do
   local stop = string.find(due, '\\0', 1, true)
@@ -156,7 +172,6 @@ for _, due in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 
   redis.call('XADD', string.sub(due, 1, stop - 1), '*', unpack(fields))
   redis.call('ZREM', KEYS[2], due)
 end
-local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
 if #KEYS == 3 then return ended end
 local pop = {'LMPOP', #KEYS - 3, unpack(KEYS, 4)}
 for _, word in ipairs({'RIGHT', 'COUNT', ARGV[3]}) do pop[#pop + 1] = word end

@@ -31,6 +31,7 @@ from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
+from ditto_tasks.transport.line import packed
 
 __all__ = [
     "SCHEME",
@@ -56,6 +57,7 @@ SENTINEL_SCHEME = "ditto-sentinel"  # the same with Redis Sentinel
 _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
 _OPTIONS = ("ditto_server", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
+_AT_A_STRETCH = 0.02  # seconds of short calls, after which the event loop turns: it hears remote control
 _WAITED = 0.00015  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
 
 
@@ -237,13 +239,25 @@ class StreamChannel(kombu_redis.Channel):
         if self.consumer.has_overdue:
             free -= self._deliver_all(self.consumer.take_overdue(free))
         if free > 0 and self._has_backlog:
-            free -= self._fetch(free)
-        if free > 0:
+            free = self._work_off(free)
+        if free > 0 and not self._has_backlog:
             self._send_read()
             return
         self._has_backlog = True  # what comes until a slot is free
         if self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
             self.connection_wake()
+
+    def _work_off(self, free: int) -> int:
+        """Fill `free` slots; again and again for a moment while calls run at once and more wait.
+
+        A turn of the event loop takes as long as a short call. Returns how many slots are free then.
+        """
+        ends = time.monotonic() + _AT_A_STRETCH
+        free -= self._fetch(free)
+        while self._has_backlog and not self.consumer.held and time.monotonic() < ends:
+            free = self.qos.can_consume_max_estimate() or 1
+            free -= self._fetch(free)
+        return free
 
     def _fetch(self, free: int) -> int:
         """Fill `free` slots without waiting; returns how many it filled."""
@@ -280,14 +294,14 @@ class StreamChannel(kombu_redis.Channel):
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
         self._begins_read = len(commands) > 1
-        connection.send_packed_command(connection.pack_commands(commands))
+        connection.send_packed_command(packed(connection, commands))
 
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
         try:
             reply = self._read_answer()
-            begun = self._read_answer() if self._begins_read else ()
+            begun = self._read_answer() if self._begins_read else None
         except self.connection_errors:
             self.client.connection.disconnect()
             raise

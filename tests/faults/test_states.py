@@ -24,7 +24,8 @@ from hypothesis.stateful import (
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport.connection import RedisClient, connect
-from ditto_tasks.transport.consumer import Entry, StreamConsumer
+from ditto_tasks.transport.consumer import StreamConsumer
+from ditto_tasks.transport.entry import Entry, Fetched
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name
 from ditto_tasks.transport.ledger import Begun, Delivery, Ledger
 from ditto_tasks.transport.limits import Limit
@@ -50,7 +51,17 @@ class SteppedConsumer(StreamConsumer):
         self._renew()
 
     def look(self) -> None:
+        self._renewed_at = float("inf")  # each look renews: what is found must not depend on time
         self._renew()
+
+
+def read_blocking(client: RedisClient, consumer: StreamConsumer) -> Fetched:
+    """Read as a worker that waits does, but only what is there at once: servers round short waits up."""
+    read, *begin = consumer.read_commands(0)
+    at = read.index("BLOCK")
+    del read[at : at + 2]
+    reply, *begun = [client.execute_command(*command) for command in (read, *begin)]
+    return consumer.read_reply(reply, *begun)
 
 
 @dataclass
@@ -149,11 +160,7 @@ class CallStates(RuleBasedStateMachine):
     def fetch(self, data: st.DataObject, count: int, how: str) -> None:
         process = self._any(data)
         if how == "blocking":
-            read, *begin = process.consumer.read_commands(0)
-            at = read.index("BLOCK")
-            del read[at : at + 2]  # what is there at once; servers round short waits up
-            reply, *begun = [self.client.execute_command(*command) for command in (read, *begin)]
-            self._got(process, process.consumer.read_reply(reply, *begun).entries)
+            self._got(process, read_blocking(self.client, process.consumer).entries)
             return
         entries = process.consumer.fetch(count).entries
         if how == "at once":
@@ -488,3 +495,20 @@ def test_a_call_that_was_given_back_waits_while_its_key_is_full(states: type[Cal
     second.look()
 
     assert [taken.fields["i"] for taken in second.take_overdue(1)] == [b"given back"]
+
+
+@pytest.mark.parametrize("waiting", [1, 2])
+def test_a_read_that_begins_its_call_tells_whether_more_wait(states: type[CallStates], waiting: int) -> None:
+    machine = states()
+    consumer = SteppedConsumer(states.client, KEYS, LEASE, EXPIRES)
+    consumer.read()
+    machine.submit("normal", None, True)
+    read_blocking(states.client, consumer)
+    for _ in range(waiting):
+        machine.submit("normal", None, True)
+
+    fetched = read_blocking(states.client, consumer)
+
+    [entry] = fetched.entries
+    assert entry.begun is not None
+    assert fetched.is_more == (waiting > 1)

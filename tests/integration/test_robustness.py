@@ -160,8 +160,10 @@ def test_garbage_on_the_channel_of_cancels_does_not_stop_cancelling(site: Site) 
     with site.runtime() as runtime:
         first, second = (runtime.submit("NOTED.LOOP", {"label": name}) for name in ("first", "second"))
         site.wait_started("first", "second")
+        channel = site.keys.cancel_channel
+        wait_until(lambda: site.client.pubsub_numsub(channel)[0][1] >= 1, what="the worker listens")
         for told in (b"", b"\xff", b"nonsense", b"1", b"null", b"{}", b'["one"]', b'[["a"], {}]', b"[1,2,3]"):
-            assert site.client.publish(site.keys.cancel_channel, told) >= 1
+            assert site.client.publish(channel, told) >= 1
         first.cancel()
         assert first.result(2).status == "cancelled"
         second.cancel()
