@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ditto_tasks.transport.connection import RedisClient, connect
+from redis import BlockingConnectionPool, Redis
+
+from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.slots import Slot
 from tests.conftest import ROOT, STOP_TIMEOUT, die_with_parent, wait_until
@@ -61,11 +63,12 @@ class Orchestra:
 
     Attributes:
         beats: those that run.
-        client: of the broker.
+        client: of the broker; what closes all connections but its own leaves it alone, in every thread.
     """
 
     def __init__(self, url: str, folder: Path, *, schedules: int, every: float = 1) -> None:
-        self.client: RedisClient = connect(url)
+        pool = BlockingConnectionPool.from_url(url, max_connections=1)
+        self.client: RedisClient = Redis.from_pool(pool)
         self.beats: list[BeatProcess] = []
         self._folder = folder
         self._names = [f"s{number}" for number in range(schedules)]
