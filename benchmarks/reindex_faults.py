@@ -57,9 +57,14 @@ def _wait_scanned(library: Library, count: int) -> None:
 
 
 def _victim(workers: list[WorkerProcess], running: Invocation, *, has_run: bool) -> WorkerProcess:
-    """Take a worker out of the list: that which received the run, or one that did not."""
+    """Take a worker out of the list: that which received the run, once one has, or one that did not."""
     received = f"REINDEX.RUN[{running.id}] received"
-    victim = next((one for one in workers if (received in one.log) == has_run), workers[0])
+
+    def chosen() -> list[WorkerProcess]:
+        return [worker for worker in workers if (received in worker.log) == has_run]
+
+    wait_until(chosen, WAIT, "a worker has the run")
+    victim = chosen()[0]
     workers.remove(victim)
     return victim
 
