@@ -1,22 +1,21 @@
 """A model server that takes its time: `/embeddings` as OpenAI has it, with vectors of a few numbers.
 
-`python -m benchmarks.slow_model PORT MILLISECONDS`. A model is called `any/K`, K from 1 to 9. Its vectors
-have K + 1 numbers, and any document scores K / 10 for any question: a score tells which model made both, and
-the vectors of two models cannot be held against each other. A text that begins with `?` is a question.
+`python -m benchmarks.slow_model MILLISECONDS` prints its port and serves. A model is called `any/K`, K from 1
+to 9. Its vectors have K + 1 numbers, and any document scores K / 10 for any question: a score tells which
+model made both, and the vectors of two models cannot be held against each other. A text that begins with `?`
+is a question.
 """
 
 import json
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.conftest import ROOT, STOP_TIMEOUT, die_with_parent, free_port, wait_until
+from tests.conftest import ROOT, STOP_TIMEOUT, die_with_parent
 
 __all__ = ["slow_model"]
 
@@ -24,18 +23,20 @@ __all__ = ["slow_model"]
 @contextmanager
 def slow_model(milliseconds: int) -> Iterator[str]:
     """Have a server in a process of its own for as long as the block lasts; gives its address."""
-    port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(port), str(milliseconds)],
+        [sys.executable, "-m", __name__, str(milliseconds)],
         cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
         preexec_fn=die_with_parent,
     )
+    assert process.stdout is not None
     try:
-        wait_until(partial(_listens, port), what="the model server listens")
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
     finally:
         process.kill()
         process.wait(STOP_TIMEOUT)
+        process.stdout.close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -71,16 +72,12 @@ def _vector(number: int, is_question: bool) -> list[float]:
     return [*first, *[0.0] * (number - 1)]
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _serve(port: int, milliseconds: int) -> None:
+def _serve(milliseconds: int) -> None:
     _Handler.seconds = milliseconds / 1000
-    with ThreadingHTTPServer(("127.0.0.1", port), _Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        print(server.server_port, flush=True)
         server.serve_forever()
 
 
 if __name__ == "__main__":
-    _serve(*map(int, sys.argv[1:]))
+    _serve(int(sys.argv[1]))
