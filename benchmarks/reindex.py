@@ -242,7 +242,7 @@ def measure(scale: Scale, names: list[str]) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="what reindexing costs, and what it keeps")
-    parser.add_argument("--quick", action="store_true", help="fewer of everything; under a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer of everything, in about a minute")
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
     parser.add_argument("--only", nargs="+", default=[], choices=[*ALONE, *TOGETHER])
     options = parser.parse_args()
