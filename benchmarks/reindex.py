@@ -1,80 +1,173 @@
-"""REINDEX.RUN on one worker process beside a straight script that reads, embeds and upserts.
+"""REINDEX.RUN on worker processes: its speed, its memory, and what it keeps when processes die.
 
-`python -m benchmarks.reindex [--quick] [--json FILE]`; 5,000 records with `--quick`, else 100,000. Store and
-index are files of SQLite, the model is wordllama, pages have the same size on both sides. The script uses the
-same store, index and embedding, in one loop, and keeps no place: what is measured is what tasks cost. An
-incremental run follows; it is to read no more than what changed, and a little.
+`python -m benchmarks.reindex [--quick] [--only PART ...] [--json FILE]`. Stores and indexes are in SQLite.
+
+- speed: one worker beside a straight script, which reads, embeds and upserts in one loop, with the same
+  store, index, model (wordllama) and size of a page, and keeps no place: what is measured is what tasks cost.
+  Half a second of each of our runs is the wait until every search has seen the switch; it counts. Where
+  others want the processor, our two threads get more of it than the script's one: so its time is shown, too.
+- workers: two of one slot beside one, where a model server takes 20 ms a request (benchmarks/slow_model.py).
+- memory: of a worker that fills the index of a large store, at the end beside a fifth of the way; then what
+  an incremental run costs there.
+- kills, beats, switches: benchmarks/reindex_faults.py.
 """
 
 import argparse
-import json
-import random
+import os
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
+from benchmarks.faults import Scene, scene
+from benchmarks.reindex_faults import beats, kills, switches
+from benchmarks.reindex_site import Site
 from benchmarks.report import Row, finish
-from ditto_tasks import Runtime
+from benchmarks.slow_model import slow_model
 from ditto_tasks.contracts.index import IndexEntry, IndexManifest
-from ditto_tasks.contracts.memory import MemoryQueryInput, MemoryUpdateInput, MemoryWriteInput
+from ditto_tasks.contracts.memory import MemoryQueryInput
+from ditto_tasks.contracts.retrieval import IdentifiedEmbedding
 from providers.embedding import open_embedding
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import RecordEmbedding, record_digest
 from providers.indexes import open_index
-from providers.stores import Store, open_store
-from tests.conftest import RedisServer, WorkerProcess, connected
+from providers.stores import open_store
 
-WORDS = 40  # in a record
-WRITTEN = 1_000  # records a WRITE
 PAGE = 128  # records
 CHANGED = 100
 DIMENSIONS = 256  # of wordllama
-ROUNDS = 3
-WAIT = 1800.0  # seconds for any run
+LATENCY = 20  # milliseconds of the slow model
+BEHIND_MODEL = {"page_size": 16, "batch_size": 2}  # so few that the model binds, not the processor
+SAMPLED = 0.1  # seconds between two looks at a process
 
 SPEED = 0.85  # of the script's
+TWO_WORKERS = 1.8  # times one
 INCREMENTAL = 2.0  # seconds
 READ = 200  # records
+GROWN = 1.1  # memory at the end, beside a fifth of the way
 
 
-class Bench:
-    """A store of records in a folder, and a worker process that reindexes it."""
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything is done.
 
-    def __init__(self, folder: Path, records: int, url: str) -> None:
-        self.records = records
-        self._folder = folder
-        self._random = random.Random(4354)
-        self._vocabulary = [f"word{number}" for number in range(5_000)]
-        self.store: Store = open_store(f"sqlite:///{folder}/memory.sqlite")
-        self.ids = self._filled()
-        self._embedding = open_embedding("wordllama")
-        self.runtime: Runtime = connected(url)
+    Attributes:
+        records: of speed.
+        rounds: in which the script and we take turns.
+        slow: records behind the slow model.
+        many: records of the large store.
+        killed: records of the run whose workers are killed.
+        lanes: how many of the parts that measure no speed go on at once.
+    """
 
-    def change(self, count: int) -> None:
-        patches = [
-            {"id": id, "content": {"text": self._text()}} for id in self._random.sample(self.ids, count)
-        ]
-        self.store.update(MemoryUpdateInput.from_wire({"memories": patches}))
+    records: int
+    rounds: int
+    slow: int
+    many: int
+    killed: int
+    kills: int
+    slots: int
+    searches: int
+    lanes: int
 
-    def run(self, mode: str) -> Any:
-        invocation = self.runtime.submit("REINDEX.RUN", {"target": "memories", "mode": mode})
-        return invocation.result(WAIT).unwrap()
 
-    def straight(self, number: int) -> None:
-        """Read, embed and upsert all, as a program would that nobody interrupts."""
-        store = open_store(f"sqlite:///{self._folder}/memory.sqlite")
-        url = f"sqlite:///{self._folder}/straight{number}.sqlite"
+FULL = Scale(100_000, 3, 5_000, 1_000_000, 50_000, 20, 1_000, 10_000, 1)
+QUICK = Scale(5_000, 2, 700, 5_000, 3_000, 3, 100, 500, 4)
+
+
+def speed(opened: Scene, scale: Scale) -> list[Row]:
+    """Reindex all, by turns with the script."""
+    ours: list[Cost] = []
+    theirs: list[Cost] = []
+    with closing(Site(opened, scale.records, page_size=PAGE, batch_size=PAGE)) as site:
+        worker = psutil.Process(site.hire("reindex", concurrency=2).pid)
+        script = Script(site)
+        for _ in range(scale.rounds):
+            theirs.append(_cost(psutil.Process(), script.run))
+            ours.append(_cost(worker, lambda: site.run("full")))
+    what = f"full run, {scale.records:,} records"
+    fastest = (scale.records / min(cost.seconds for cost in costs) for costs in (ours, theirs))
+    spent = (min(cost.processor for cost in costs) * 1e6 / scale.records for costs in (ours, theirs))
+    return [
+        Row(what, *fastest, SPEED, "records/s", "higher"),
+        Row(f"{what}: processor time", *spent, None, "µs/record"),
+    ]
+
+
+def workers(opened: Scene, scale: Scale) -> list[Row]:
+    """Reindex all with one worker, then with two."""
+    seconds: list[float] = []
+    with (
+        slow_model(LATENCY) as url,
+        closing(Site(opened, scale.slow, model_url=url, **BEHIND_MODEL)) as site,
+    ):
+        for _ in range(2):
+            site.hire("reindex", concurrency=1, model="any/1")
+            seconds.append(_timed(lambda: site.run("full"))[0])
+    one, two = (scale.slow / taken for taken in seconds)
+    name = f"two workers beside one, model of {LATENCY} ms, {scale.slow:,} records"
+    return [Row(name, two, one, TWO_WORKERS, "records/s", "higher")]
+
+
+def memory(opened: Scene, scale: Scale) -> list[Row]:
+    """Fill the index of many records, and watch the worker meanwhile; then bring up what changed."""
+    with closing(Site(opened, scale.many, page_size=PAGE, batch_size=PAGE)) as site:
+        worker = site.hire("reindex", concurrency=2)
+        with resident(worker.pid) as megabytes:
+            site.run("incremental")
+        runs = [_incremental(site) for _ in range(3)]
+    of = f"{scale.many:,} records"
+    changes = f"{CHANGED} changes in {of}"
+    seconds = max(taken for taken, _ in runs)
+    read, embedded = (max(report[count] for _, report in runs) for count in ("scanned", "embedded"))
+    return [
+        Row(
+            f"memory at the end, {of}, beside 20 %",
+            megabytes[-1],
+            megabytes[len(megabytes) // 5],
+            GROWN,
+            "MB",
+        ),
+        Row(f"{changes}: time", seconds, None, INCREMENTAL, "s", measure="value"),
+        Row(f"{changes}: read", read, None, READ, "records", measure="value"),
+        Row(f"{changes}: embedded", embedded, None, CHANGED, "records", measure="value"),
+    ]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an act took: seconds, and those of them in which a process had a processor."""
+
+    seconds: float
+    processor: float
+
+
+class Script:
+    """What a program would do that nobody interrupts."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._embedding: IdentifiedEmbedding = open_embedding("wordllama")
+        self._runs = 0
+
+    def run(self) -> None:
+        """Read, embed and upsert all, into an index of its own."""
+        self._runs += 1
+        store = open_store(self._site.store_url)
+        url = f"sqlite:///{self._site.folder}/straight{self._runs}.sqlite"
         embed = RecordEmbedding(self._embedding)
         manifest = IndexManifest(self._embedding.identity, DIMENSIONS, embed.preprocessing)
         with store, open_index(url, name="memories", manifest=manifest) as index:
             request = MemoryQueryInput(limit=PAGE)
             while True:
                 page: Any = store.query(request)
-                vectors = embed_contents(embed, page.items, "document")
+                vectors = embed_contents(embed, page.items, "document", batch_size=PAGE)
                 entries = [
                     IndexEntry(record, vector, record_digest(record))
                     for record, vector in zip(page.items, vectors, strict=True)
@@ -84,113 +177,77 @@ class Bench:
                     return
                 request = MemoryQueryInput(limit=PAGE, cursor=page.next_cursor)
 
-    def close(self) -> None:
-        self.runtime.close()
-        self.store.close()
-
-    def _filled(self) -> list[str]:
-        ids: list[str] = []
-        for _ in range(self.records // WRITTEN):
-            drafts = [{"content": {"text": self._text()}} for _ in range(WRITTEN)]
-            written = self.store.write(MemoryWriteInput.from_wire({"memories": drafts}))
-            ids += [record.id for record in written]  # type: ignore[union-attr]
-        return ids
-
-    def _text(self) -> str:
-        return " ".join(self._random.choices(self._vocabulary, k=WORDS))
-
 
 @contextmanager
-def bench(records: int) -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        server = RedisServer(folder)
-        server.start()
-        made = Bench(folder, records, server.url())
-        settings = folder / "ditto.yaml"
-        workers = {
-            "reindex": {"pageSize": PAGE},
-            "retrieval": {"embedding": {"model": "wordllama", "batchSize": PAGE}},
-        }
-        settings.write_text(json.dumps({"workers": workers}))
-        environ = {
-            "DITTO_BROKER_URL": server.url(),
-            "DITTO_CONFIG": str(settings),
-            "DITTO_RUNTIME_WORKSPACE": name,
-            "DITTO_WORKER_MEMORY_STORE_URL": f"sqlite:///{folder}/memory.sqlite",
-            "DITTO_WORKER_RETRIEVAL_INDEX_URL": f"sqlite:///{folder}/index.sqlite",
-        }
-        worker = WorkerProcess("workers.app", folder, environ, "-c", "2")
-        try:
-            worker.wait_ready()
-            yield made
-        finally:
-            made.close()
-            worker.kill()
-            server.kill()
+def resident(pid: int) -> Iterator[list[float]]:
+    """Note the resident memory of a process, in megabytes, again and again until the block ends."""
+    process, ended = psutil.Process(pid), threading.Event()
+    noted: list[float] = []
+
+    def note() -> None:
+        while not ended.wait(SAMPLED):
+            noted.append(process.memory_info().rss / 2**20)
+
+    thread = threading.Thread(target=note)
+    thread.start()
+    try:
+        yield noted
+    finally:
+        ended.set()
+        thread.join()
 
 
-def measure(records: int, rounds: int) -> list[Row]:
-    """Reindex all, by turns with the script; then what changed."""
-    ours: list[float] = []
-    theirs: list[float] = []
-    with bench(records) as made:
-        made.run("incremental")
-        for number in range(rounds):
-            theirs.append(_seconds(lambda number=number: made.straight(number)))
-            ours.append(_seconds(lambda: made.run("full")))
-        quick: list[tuple[float, Any]] = []
-        for _ in range(3):
-            made.change(CHANGED)
-            quick.append(_timed(lambda: made.run("incremental")))
-    of = f"{records:,} records"
-    fastest = (records / min(ours), records / min(theirs))
-    return [
-        Row(f"full run, {of}", *fastest, SPEED, "records/s", "higher"),
-        Row(
-            f"{CHANGED} changes in {of}: time",
-            max(seconds for seconds, _ in quick),
-            None,
-            INCREMENTAL,
-            "s",
-            measure="value",
-        ),
-        Row(
-            f"{CHANGED} changes in {of}: read",
-            max(report["scanned"] for _, report in quick),
-            None,
-            READ,
-            "records",
-            measure="value",
-        ),
-        Row(
-            f"{CHANGED} changes in {of}: embedded",
-            max(report["embedded"] for _, report in quick),
-            None,
-            CHANGED,
-            "records",
-            measure="value",
-        ),
-    ]
+def _cost(process: psutil.Process, act: Callable[[], Any]) -> Cost:
+    before = sum(process.cpu_times()[:2])
+    seconds, _ = _timed(act)
+    return Cost(seconds, sum(process.cpu_times()[:2]) - before)
 
 
-def _timed(act: Any) -> tuple[float, Any]:
+def _incremental(site: Site) -> tuple[float, Any]:
+    site.change(CHANGED)
+    return _timed(lambda: site.run("incremental"))
+
+
+def _timed(act: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     answer = act()
     return time.perf_counter() - start, answer
 
 
-def _seconds(act: Any) -> float:
-    return _timed(act)[0]
+Part = Callable[[Scene, Scale], list[Row]]
+
+ALONE: dict[str, Part] = {"speed": speed, "workers": workers}
+TOGETHER: dict[str, Part] = {
+    "memory": memory,
+    "kills": lambda opened, scale: kills(opened, scale.killed, scale.kills),
+    "beats": lambda opened, scale: beats(opened, scale.slots),
+    "switches": lambda opened, scale: switches(opened, scale.searches),
+}
+
+
+def measure(scale: Scale, names: list[str]) -> list[Row]:
+    """Run the parts, each with servers and workers of its own; those that measure speed by themselves."""
+
+    def run(part: Part) -> list[Row]:
+        with scene() as opened:
+            return part(opened, scale)
+
+    def rows(parts: dict[str, Part], lanes: int) -> list[Row]:
+        chosen = [part for name, part in parts.items() if not names or name in names]
+        with ThreadPoolExecutor(lanes) as at_once:
+            return [row for told in at_once.map(run, chosen) for row in told]
+
+    return [*rows(ALONE, 1), *rows(TOGETHER, scale.lanes)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="5,000 records instead of 100,000")
-    parser.add_argument("--json", metavar="FILE")
+    parser = argparse.ArgumentParser(description="what reindexing costs, and what it keeps")
+    parser.add_argument("--quick", action="store_true", help="fewer of everything, in about a minute")
+    parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
+    parser.add_argument("--only", nargs="+", default=[], choices=[*ALONE, *TOGETHER])
     options = parser.parse_args()
-    rows = measure(5_000 if options.quick else 100_000, ROUNDS)
-    return finish(rows, options.json)
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of the workers: Celery warns with each reconnect
+    return finish(measure(QUICK if options.quick else FULL, options.only), options.json)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,14 @@ from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, Purpose, RetrievalCall
 from providers.retrieval.records import RecordTarget
 from providers.stores import open_store
+from tests.conftest import wait_until
 from tests.doubles import Letters
 from workers.factory import create_worker_app
 from workers.memory import memory_worker
 from workers.reindex import reindex_worker
 
+HELD = "held"  # in a text: its page takes until there is the file RELEASED beside the notes
+RELEASED = "released"
 REFUSED = "!"  # in a text: the embedding takes none with it
 TARGET = "kb"
 
@@ -40,6 +43,8 @@ class Noting(Letters):
         if any(REFUSED in text for text in contents):
             raise RetrievalError("RETRIEVAL_INVALID_INPUT", "it shouts")
         time.sleep(self._pause)
+        if any(HELD in text for text in contents):
+            wait_until((self._notes.parent / RELEASED).exists, what="the page is released")
         with self._notes.open("a") as notes:
             notes.write("".join(f"{text}\n" for text in contents))
         return super().embed(contents, purpose, call)

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
 from ditto_tasks.contracts.errors import DittoError, InvocationTimeout
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.contracts.reindex import ReindexFailure, ReindexPageOutput
@@ -45,11 +46,6 @@ class SentPage:
     sent: Invocation | ReindexPageOutput
 
     @property
-    def was_done_here(self) -> bool:
-        """Whether it was, and no broker remembers that."""
-        return bool(self.step.ids) and not isinstance(self.sent, Invocation)
-
-    @property
     def is_done(self) -> bool:
         """Whether waiting for it takes no time."""
         return not isinstance(self.sent, Invocation) or self.sent.future.done()
@@ -83,7 +79,7 @@ class Pages:
 
     @property
     def width(self) -> int:
-        """How many pages may be in flight: two a slot that is free for them, at least 2."""
+        """How many pages may be under way elsewhere: two a slot that is free for them, at least 2."""
         return max(2, 2 * self._free_slots())
 
     def send(self, step: Step, key: str) -> SentPage:
@@ -128,7 +124,9 @@ class Pages:
         return self._here(page.step)
 
     def _here(self, step: Step) -> ReindexPageOutput:
-        return self._target.bring_up(step.ids, self._call, generation=self._generation)
+        """Do a page, as it would be done elsewhere: whole, also when the run is cancelled meanwhile."""
+        unhurried = replace(self._call, cancel=NEVER_CANCELLED, deadline=None)
+        return self._target.bring_up(step.ids, unhurried, generation=self._generation)
 
     def _result(self, invocation: Invocation) -> NodeResult | None:
         """Wait for a result; None: nobody had begun it, and it was called back."""

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 SAVED = 0.5  # seconds between two checkpoints while pages are in flight: the broker remembers those
 SIGN = 5.0  # seconds between two signs of life while a page is waited for
+AHEAD = 4  # times the pages under way: so many may be done behind one that takes long
 MAY_FAIL = 20  # records, however few there are
 
 
@@ -230,15 +231,19 @@ class Run:
         in_flight: deque[SentPage] = deque()
         for step in self._walk().steps(self._checkpoint.place):
             in_flight.append(self._sent(step, in_flight))
-            while in_flight and (in_flight[0].is_done or len(in_flight) > self._pages.width):
+            while in_flight and (in_flight[0].is_done or len(in_flight) > AHEAD * self._pages.width):
                 self._receive(in_flight.popleft())
         while in_flight:
             self._receive(in_flight.popleft())
 
     def _sent(self, step: Step, in_flight: deque[SentPage]) -> SentPage:
-        """Have a page done: elsewhere, or here while all others are at work; one at a time, so that one at
-        most is done again when this process dies before those ahead of it are done."""
-        if len(in_flight) < self._pages.width or any(page.was_done_here for page in in_flight):
+        """Have a page done: elsewhere, or here while all others are at work.
+
+        What is done behind a page that is not yet is read again when this process dies, and found unchanged.
+        """
+        self._live()
+        under_way = sum(not page.is_done for page in in_flight)
+        if under_way < self._pages.width:
             return self._pages.send(step, self._key(step))
         return self._pages.do_here(step)
 
@@ -270,7 +275,7 @@ class Run:
         self._saved_at = time.monotonic()
 
     def _live(self) -> None:
-        """Go on waiting for a page, if the run is still wanted and still ours."""
+        """Go on, also waiting for a page, if the run is still wanted and still ours."""
         self._call.check()
         if time.monotonic() - self._signed_at > SIGN:
             self._runs.renew(self._name, self._call.execution_id, self._token)

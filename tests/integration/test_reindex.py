@@ -11,7 +11,7 @@ import pytest
 
 from ditto_tasks.contracts.errors import MemoryNodeError
 from tests.conftest import StartWorker, wait_until
-from tests.reindex_app import TARGET
+from tests.reindex_app import HELD, RELEASED, TARGET
 from tests.reindexing import WITHIN, Library
 
 MakeLibrary = Callable[..., Library]
@@ -77,6 +77,21 @@ def test_pages_are_done_by_all_workers(make_library: MakeLibrary) -> None:
     assert library.run()["embedded"] == 600
     assert all("REINDEX.PAGE success" in worker.log for worker in library.workers)
     assert set(library.embedded().values()) == {1}
+
+
+def test_a_run_does_pages_itself_for_as_long_as_another_has_one(
+    make_library: MakeLibrary, tmp_path: Path
+) -> None:
+    library = make_library()
+    library.hire(concurrency=1)
+    library.hire(concurrency=1)
+    ids = library.write(*(f"a {number}" for number in range(200)))
+    library.update(min(ids), HELD)  # in the first page, which goes to the other worker
+    running = library.submit()
+    library.wait_embedded(100)
+    (tmp_path / RELEASED).touch()
+    assert running.result(WITHIN).unwrap()["embedded"] == 200
+    assert library.difference() == (0, 0, 0)
 
 
 def test_records_that_writers_change_meanwhile_end_as_their_last_state(make_library: MakeLibrary) -> None:
