@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ditto_tasks.contracts.cancellation import NEVER_CANCELLED
 from ditto_tasks.contracts.errors import DittoError, InvocationTimeout
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.contracts.reindex import ReindexFailure, ReindexPageOutput
@@ -124,9 +123,7 @@ class Pages:
         return self._here(page.step)
 
     def _here(self, step: Step) -> ReindexPageOutput:
-        """Do a page, as it would be done elsewhere: whole, also when the run is cancelled meanwhile."""
-        unhurried = replace(self._call, cancel=NEVER_CANCELLED, deadline=None)
-        return self._target.bring_up(step.ids, unhurried, generation=self._generation)
+        return self._target.bring_up(step.ids, self._call, generation=self._generation)
 
     def _result(self, invocation: Invocation) -> NodeResult | None:
         """Wait for a result; None: nobody had begun it, and it was called back."""
