@@ -28,7 +28,7 @@ from providers.indexes.generations import Generation, Generations, GenerationsRe
 __all__ = ["SEEN", "EmbeddingOf", "IndexGenerations", "OpenGeneration", "OpenIndex", "SearchOfActive"]
 
 SEEN = 0.5  # seconds for which a search trusts what it read of the generations
-_IDLE = 300.0  # seconds after which a generation that is not searched is closed; far over any call
+_IDLE = 300.0  # seconds after which a generation that is not used is closed; far over any call
 _ANY_TEXT = "text"  # embedded to learn how long a vector is
 
 OpenIndex = Callable[[str, IndexManifest], VectorIndex]
@@ -169,20 +169,28 @@ class IndexGenerations:
         """Remove the index of a generation that nobody uses any more."""
         dropped = self.opened(generation)
         with self._lock:
-            del self._opened[generation.number]
-        dropped.close_searches()
-        dropped.index.drop(call)
+            self._opened.pop(generation.number, None)
+        try:
+            dropped.index.drop(call)
+        finally:
+            dropped.close()
 
-    def wanted(self, active: Generation) -> IndexManifest:
+    def wanted(self, generations: Generations) -> IndexManifest:
         """Return what makes vectors by the configuration.
 
         Raises:
-            RetrievalError: of an embedding that does not say how long its vectors are, and cannot make one.
+            RetrievalError: of an embedding that does not say how long its vectors are, has made no generation
+                that would, and cannot make one now.
         """
-        dimensions = self._embedding.dimensions
-        if dimensions is None and active.model == self._embedding.identity:
-            dimensions = active.dimensions
-        return self._configured(dimensions)
+        known = {made.model: made.dimensions for made in reversed(generations.known)}
+        return self._configured(self._embedding.dimensions or known.get(self._embedding.identity))
+
+    def was_left(self, number: int) -> RetrievalError:
+        """Make the error of a call for a generation that is neither searched nor being built."""
+        return RetrievalError(
+            "RETRIEVAL_PROVIDER_UNAVAILABLE",
+            f"generation {number} of {self.name} was left: another run has begun anew",
+        )
 
     def check_model(self, generation: Generation) -> None:
         """Go on only if it is known how to open what makes this one's vectors.
@@ -235,13 +243,15 @@ class IndexGenerations:
         return _AbsentEmbedding(manifest, self._embedding.identity, self.name)
 
     def _close_idle(self, generations: Generations) -> None:
-        """Close those that nobody has asked for in a long time, but for the one that is searched."""
+        """Close those that nobody has asked for in a long time, but for those that are brought up: a run may
+        read one for long."""
         idle_since = time.monotonic() - _IDLE
+        in_use = {generation.number for generation in generations.written}
         with self._lock:
             idle = [
                 number
                 for number, opened in self._opened.items()
-                if opened.used_at < idle_since and number != generations.active.number
+                if opened.used_at < idle_since and number not in in_use
             ]
             for number in idle:
                 self._opened.pop(number).close()

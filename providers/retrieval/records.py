@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
 from ditto_tasks.contracts.retrieval import (
@@ -194,16 +193,13 @@ class RecordTarget:
         self.store.close()
 
     def _is_wrong(self, generations: Generations) -> bool:
-        return generations.active.manifest != self.generations.wanted(generations.active)
+        return generations.active.manifest != self.generations.wanted(generations)
 
     def _numbered(self, generations: Generations, number: int) -> OpenGeneration:
         for generation in generations.written:
             if generation.number == number:
                 return self.generations.opened(generation)
-        raise RetrievalError(
-            "RETRIEVAL_PROVIDER_UNAVAILABLE",
-            f"generation {number} of {self.generations.name} was left: another run has begun anew",
-        )
+        raise self.generations.was_left(number)
 
     def _bring_up(
         self, generation: OpenGeneration, ids: tuple[str, ...], call: RetrievalCall
