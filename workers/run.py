@@ -241,6 +241,8 @@ class Run:
             passes=done.passes + 1,
             answered=done.answered + wanted.count,
         )
+        self._save("running")
+        self._runs.answered(self._name, self._token, wanted)
 
     def _switch(self) -> None:
         """Have a generation that is complete now searched, and follow what changed until it was."""

@@ -27,6 +27,7 @@ from providers.retrieval.records import RecordTarget
 from providers.stores.in_memory import InMemoryStore
 from tests.doubles import Letters
 from workers.checkpoint import Checkpoint, Checkpoints
+from workers.generations import GenerationSwitch
 from workers.reindex import reindex_worker
 from workers.run import is_overrun
 
@@ -337,6 +338,24 @@ class TestOverlap:
         library.embedding.meanwhile = call_again
         assert counts(library.run()) == {"embedded": 6}
         assert asked == [{"covered": True}]
+
+    def test_a_full_run_that_came_meanwhile_is_not_lost_with_who_was_to_answer_it(
+        self, library: Library
+    ) -> None:
+        library.write(*"abc")
+        asked: list[Any] = []
+
+        def call_again() -> None:
+            if not asked:
+                asked.append(library.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap())
+
+        library.embedding.meanwhile = call_again
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GenerationSwitch, "build", _die)
+            with pytest.raises(NodeFailed, match="the lights went out"):
+                library.run()
+        assert library.run()["generation"] == 2
+        assert len(library.embedding.embedded) == 3
 
     def test_what_is_refused_in_two_passes_over_all_records_has_failed_once(self, library: Library) -> None:
         library.write(*["a!"] * 15, "b")
