@@ -45,6 +45,7 @@ class OpenGeneration:
     Attributes:
         identity: tells its index from any other, also from one by the same name elsewhere.
         embedding: makes its vectors, and those of queries.
+        is_known: whether it can; else the configuration does not tell how to open it, and it refuses.
         searches: what finds records in it, by strategy.
         close_searches: lets go of what those hold.
         used_at: when it was asked for last, by the monotonic clock.
@@ -54,6 +55,7 @@ class OpenGeneration:
     identity: str
     index: VectorIndex
     embedding: RecordEmbedding
+    is_known: bool
     searches: Mapping[str, RetrievalSearchProvider]
     close_searches: Callable[[], None]
     used_at: float = 0.0
@@ -228,11 +230,15 @@ class IndexGenerations:
 
     def _open(self, generation: Generation) -> OpenGeneration:
         manifest, name = generation.manifest, generation.index_name(self.name)
-        embedding = RecordEmbedding(self._made_by(manifest))
+        made_by = self._made_by(manifest)
+        embedding = RecordEmbedding(made_by)
         index = self._open_index(name, manifest)
         searches, close_searches = self._searching(index, embedding)
         identity = hashlib.sha256(f"{manifest_text(manifest)} {self._location} {name}".encode()).hexdigest()
-        return OpenGeneration(generation.number, identity, index, embedding, searches, close_searches)
+        is_known = not isinstance(made_by, _AbsentEmbedding)
+        return OpenGeneration(
+            generation.number, identity, index, embedding, is_known, searches, close_searches
+        )
 
     def _made_by(self, manifest: IndexManifest) -> IdentifiedEmbedding:
         if manifest.preprocessing == RECORD_TEXT:

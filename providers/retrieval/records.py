@@ -136,8 +136,8 @@ class RecordTarget:
         """Make the entries of these records what the records are; see `providers.indexes.sync`.
 
         Args:
-            generation: the one to be brought up; None: all that follow the store; the answer then tells of
-                that which is searched.
+            generation: the one to be brought up; None: that which is searched, of which the answer tells, and
+                one being built, unless its model is not known here: its run finds at its end what is missing.
 
         Raises:
             RetrievalError: RETRIEVAL_PROVIDER_UNAVAILABLE when there is no such generation any more.
@@ -148,7 +148,8 @@ class RecordTarget:
         active, *building = map(self.generations.opened, generations.written)
         output = self._bring_up(active, ids, call)
         for other in building:
-            self._bring_up(other, ids, call)
+            if other.is_known:
+                self._bring_up(other, ids, call)
         return output
 
     def walk(

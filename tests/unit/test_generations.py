@@ -352,6 +352,21 @@ class TestAnotherModel:
         here.run()
         assert here.found("a") == ["a", "aa", "b", "c"]
 
+    def test_new_records_are_found_meanwhile_where_nothing_tells_how_to_open_the_new_one(
+        self, site: Site
+    ) -> None:
+        site.write(*"abc")
+        old = site.configured(Model())
+        old.run()
+        model = Longer()
+        here = site.configured(model)
+        site.known.clear()
+        things = iter([lambda: old.call("REINDEX.PAGE", ids=site.write("aa"))])
+        model.meanwhile = lambda: next(things, lambda: None)()
+        here.run()
+        assert old.target.generations.opened(Generations.first(ONE).active).index.count() == 4
+        assert here.found("a") == ["a", "aa", "b", "c"]
+
     def test_where_nothing_tells_how_to_open_the_old_model_words_are_found_and_both_are_named(
         self, site: Site
     ) -> None:
