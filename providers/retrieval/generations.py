@@ -119,6 +119,7 @@ class IndexGenerations:
         asked_at = time.monotonic()
         generations = self._record.read(call) or self._first()
         self._seen = (generations, asked_at)
+        self._close_idle(generations)
         return generations
 
     def write(self, generations: Generations, call: Call) -> None:
@@ -131,9 +132,7 @@ class IndexGenerations:
         seen = self._seen
         if seen is not None and time.monotonic() - seen[1] < SEEN:
             return self.opened(seen[0].active)
-        generations = self.read(call)
-        self._close_idle(generations)
-        return self.opened(generations.active)
+        return self.opened(self.read(call).active)
 
     def opened(self, generation: Generation) -> OpenGeneration:
         """Open a generation, unless it is.
