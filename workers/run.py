@@ -308,7 +308,7 @@ class Run:
     def _interrupted(self, error: BaseException) -> None:
         """Keep the place and give the lease back, as far as that can be done now."""
         with suppress(Exception):  # the error that interrupted the run is the one to tell
-            if hasattr(self, "_checkpoint"):
+            if hasattr(self, "_checkpoint") and self._checkpoint.state != "finished":
                 stopped = self._checkpoint.with_fields(state=_state_after(error), updated_at=time.time())
                 self._checkpoints.write(stopped, NO_CALL)
                 self._runs.publish(self._name, stopped.to_json())

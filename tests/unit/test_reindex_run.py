@@ -20,7 +20,7 @@ from ditto_tasks.contracts.memory import (
 )
 from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, Purpose, RetrievalCall
-from ditto_tasks.transport.runs import RunLost
+from ditto_tasks.transport.runs import LocalRuns, RunLost
 from providers.indexes.in_memory import InMemoryIndex
 from providers.indexes.walk import Place, Step, Walk
 from providers.retrieval.records import RecordTarget
@@ -265,6 +265,17 @@ class TestGoingOn:
         report = library.run(mode="incremental")
         assert (report["mode"], report["embedded"]) == ("full", 10)
         assert len(library.embedding.embedded) == 10 - len(done) < 10
+
+    def test_one_that_was_finished_but_for_its_lease_is_not_gone_on_with(self, library: Library) -> None:
+        library.write(*"abc")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LocalRuns, "settle", _die)
+            with pytest.raises(NodeFailed, match="the lights went out"):
+                library.run()
+        assert library.checkpoint["state"] == "finished"
+        library.write("ab")
+        assert library.run()["embedded"] == 1
+        assert library.is_current
 
     def test_one_that_died_at_its_beginning_still_follows_the_changes(self, told: Library) -> None:
         first, *_ = told.write(*"abcabcabca")
