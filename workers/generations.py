@@ -99,6 +99,7 @@ class GenerationSwitch:
         Raises:
             NodeError: REINDEX_NO_PREVIOUS when there is none, RETRIEVAL_PROVIDER_UNAVAILABLE when its model
                 is not known.
+            IndexMismatch, InvalidDefinition, StoreUnavailable: its index cannot be opened.
         """
         state = self.state
         if state.rolled_back_by == self._call.execution_id:  # delivered again
@@ -109,6 +110,7 @@ class GenerationSwitch:
                 f"{self._generations.name} has no previous generation: none was built, or it was not kept",
             )
         self._generations.check_model(state.previous)
+        self._generations.opened(state.previous)
         self._write(state, state.rolled_back(self._call.execution_id, since=since, now=time.time()))
         return state.previous
 

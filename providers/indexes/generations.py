@@ -25,7 +25,8 @@ class Generation(Contract):
 
     Attributes:
         model, dimensions, preprocessing: of its manifest.
-        since: up to where it followed the store's changes when it was left; absent: that is not known.
+        since: up to where it followed the store's changes when another was begun beside it, or when it was
+            left by going back; absent: that is not known.
         left_at: when it was left, in seconds since the epoch.
     """
 

@@ -513,6 +513,18 @@ class TestRollback:
         assert refused.value.code == "RETRIEVAL_PROVIDER_UNAVAILABLE"
         assert here.number == 2
 
+    def test_to_an_index_that_cannot_be_opened_it_is_refused_before_anything_is_changed(
+        self, site: Site
+    ) -> None:
+        site.write("a")
+        for _ in range(2):
+            site.configured(Model()).run(mode="full")
+        site.indexes["kb_2"] = InMemoryIndex("kb_2", OTHER)
+        here = site.configured(Model())
+        with pytest.raises(NodeFailed, match="kb_2 was made with letters/2"):
+            here.roll_back()
+        assert (here.number, here.found("a")) == (3, ["a"])
+
     def test_while_a_run_goes_on_it_is_refused_and_asks_for_no_other_run(self, site: Site) -> None:
         site.write(*"abc")
         refused: list[Any] = []
