@@ -185,7 +185,7 @@ class GenerationsRecord:
         except ValidationError as error:
             raise RetrievalError(
                 "RETRIEVAL_PROVIDER_UNAVAILABLE",
-                "the record of the index's generations is of another version of ditto-tasks: update this one",
+                f"the record {self._record.key} is of another version of ditto-tasks: use that one",
             ) from error
 
     def write(self, generations: Generations, call: Call) -> None:

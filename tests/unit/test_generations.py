@@ -617,6 +617,14 @@ class TestOld:
         with pytest.raises(RetrievalError, match="closed"):
             old.index.count()
 
+    def test_a_record_of_them_that_cannot_be_read_is_named(self, site: Site) -> None:
+        draft = {"key": "checkpoint:generations:kb", "content": {"active": 7}}
+        site.store.write(MemoryWriteInput.from_wire({"memories": [draft]}))
+        here = site.configured(Model())
+        with pytest.raises(RetrievalError, match="checkpoint:generations:kb") as refused:
+            here.found("a")
+        assert refused.value.code == "RETRIEVAL_PROVIDER_UNAVAILABLE"
+
     def test_a_page_for_one_that_was_left_is_refused(self, site: Site) -> None:
         ids = site.write(*"abc")
         here = site.configured(Model())
