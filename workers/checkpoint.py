@@ -69,6 +69,11 @@ class Checkpoint(Contract):
         return self.state in ("running", "cancelled", "stopped")
 
     @property
+    def has_found_nothing(self) -> bool:
+        """Whether its index may be empty, as far as the run knows."""
+        return self.phase == "records" and not (self.embedded or self.unchanged)
+
+    @property
     def followed(self) -> str | None:
         """Up to where the index follows the store's changes; None: that is not known."""
         return self.since if self.state == "finished" or self.phase == "changes" else None

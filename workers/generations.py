@@ -48,12 +48,17 @@ class GenerationSwitch:
         """Tell whether this one is searched."""
         return self.state.active.number == generation.number
 
+    def is_building(self, generation: OpenGeneration) -> bool:
+        """Tell whether this one is being built."""
+        return _is(self.state.building, generation)
+
     def is_wanted(self, generation: OpenGeneration) -> bool:
         """Tell whether this one, searched or being built, is what the configuration asks for."""
         state = self.state
-        if state.building is not None and state.building.number == generation.number:
-            return state.building.manifest == self._generations.wanted(state.active)
-        return not state.wants(self._generations.wanted(state.active))
+        wanted = self._generations.wanted(state)
+        if _is(state.building, generation):
+            return generation.index.manifest == wanted
+        return not state.wants(wanted)
 
     def build(self, since: str | None) -> OpenGeneration:
         """Begin one with the configured identity; it is empty, and nobody searches it.
@@ -62,14 +67,27 @@ class GenerationSwitch:
             since: up to where the active one follows the store's changes.
         """
         state = self.state
-        begun = state.begun(self._generations.wanted(state.active), since=since, now=time.time())
+        begun = state.begun(self._generations.wanted(state), since=since, now=time.time())
         self._write(state, begun)
         assert begun.building is not None
         return self._generations.made(begun.building, self._call)
 
-    def switch(self) -> None:
-        """Have the one that was being built searched from now on."""
+    def stay(self) -> OpenGeneration:
+        """Go on with the one that is searched; what was being built is left."""
         state = self.state
+        if state.building is not None:
+            self._write(state, state.stayed(time.time()))
+        return self._generations.opened(state.active)
+
+    def switch(self, generation: OpenGeneration) -> None:
+        """Have this one, which was being built, searched from now on.
+
+        Raises:
+            RetrievalError: RETRIEVAL_PROVIDER_UNAVAILABLE when nobody knows of it any more.
+        """
+        state = self.state
+        if not _is(state.building, generation):
+            raise self._generations.was_left(generation.number)
         self._write(state, state.switched(time.time()))
 
     def roll_back(self, since: str | None) -> Generation:
@@ -81,9 +99,10 @@ class GenerationSwitch:
         Raises:
             NodeError: REINDEX_NO_PREVIOUS when there is none, RETRIEVAL_PROVIDER_UNAVAILABLE when its model
                 is not known.
+            IndexMismatch, InvalidDefinition, StoreUnavailable: its index cannot be opened.
         """
         state = self.state
-        if state.changed_by == self._call.execution_id:  # delivered again
+        if state.rolled_back_by == self._call.execution_id:  # delivered again
             return state.active
         if state.previous is None:
             raise NodeError(
@@ -91,7 +110,8 @@ class GenerationSwitch:
                 f"{self._generations.name} has no previous generation: none was built, or it was not kept",
             )
         self._generations.check_model(state.previous)
-        self._write(state, state.rolled_back(since=since, now=time.time()))
+        self._generations.opened(state.previous)
+        self._write(state, state.rolled_back(self._call.execution_id, since=since, now=time.time()))
         return state.previous
 
     def sweep(self, keep: float) -> None:
@@ -101,21 +121,27 @@ class GenerationSwitch:
         """
         state = self.state
         swept = state.without_old(time.time(), keep=keep)
-        dropped = [generation for generation in state.leaving if generation not in swept.leaving]
-        for generation in dropped:
-            try:
-                self._generations.drop(generation, self._call)
-            except Exception:
-                name = generation.index_name(self._generations.name)
-                logger.warning(
-                    "index %s cannot be dropped now: the next run tries again", name, exc_info=True
-                )
-                return
+        stuck = [left for left in state.leaving if left not in swept.leaving and not self._is_dropped(left)]
+        swept = swept.model_copy(update={"leaving": (*stuck, *swept.leaving)})
         if swept != state:
             self._write(state, swept)
 
+    def _is_dropped(self, generation: Generation) -> bool:
+        """Drop one; tells whether that could be done."""
+        try:
+            self._generations.drop(generation, self._call)
+        except Exception:
+            name = generation.index_name(self._generations.name)
+            logger.warning("index %s cannot be dropped now: the next run tries again", name, exc_info=True)
+            return False
+        return True
+
     def _write(self, state: Generations, changed: Generations) -> None:
-        if state.token > self._token:
+        """Put them in the place of those that this run has read, unless another has written since."""
+        if state.token > self._token or self.state != state:
             raise RunLost
-        fields = {"token": self._token, "changed_by": self._call.execution_id}
-        self._generations.write(changed.model_copy(update=fields), self._call)
+        self._generations.write(changed.model_copy(update={"token": self._token}), self._call)
+
+
+def _is(one: Generation | None, opened: OpenGeneration) -> bool:
+    return one is not None and one.number == opened.number

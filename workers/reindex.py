@@ -25,7 +25,7 @@ from ditto_tasks.worker import Worker, WorkerContext
 from providers.indexes.sync import Differences
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import LISTED
-from workers.run import Run, is_running
+from workers.run import Run
 
 __all__ = ["reindex_worker"]
 
@@ -143,9 +143,7 @@ def _check(input: Any, context: WorkerContext) -> dict[str, Any]:
 def _rebuilt(name: str, context: WorkerContext) -> ReindexPageOutput:
     """Build a generation of the configured identity, and have it searched."""
     with _runs(context) as runs:
-        report = _of(name, runs, context).run("full")
-    if "covered" in report:
-        raise is_running(name)
+        report = _of(name, runs, context).rebuild()
     return ReindexPageOutput.from_wire({field: report[field] for field in _DONE})
 
 

@@ -16,14 +16,14 @@ from ditto_tasks.contracts.json_value import canonical_json
 from ditto_tasks.contracts.reindex import Mode
 from ditto_tasks.contracts.retrieval import RetrievalCall
 from ditto_tasks.transport.runs import RunLost, Runs, Wanted
-from providers.indexes.walk import Step, Walk
+from providers.indexes.walk import Place, Step, Walk
 from providers.retrieval.generations import SEEN, OpenGeneration
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import Checkpoint, Checkpoints, State
 from workers.generations import GenerationSwitch
 from workers.pages import Pages, SentPage
 
-__all__ = ["Run", "is_overrun", "is_running"]
+__all__ = ["Run", "is_overrun"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,18 @@ class Run:
                 changed; else as `run`.
         """
         if not self._take(None):
-            raise is_running(self._name)
+            raise _is_running(self._name)
         return self._finished(self._rolled_back)
+
+    def rebuild(self) -> dict[str, Any]:
+        """Build a generation of the configured identity, have it searched, and return the report of that.
+
+        Raises:
+            NodeError: REINDEX_RUNNING while another call has the lease: nothing was changed; else as `run`.
+        """
+        if not self._take(None):
+            raise _is_running(self._name)
+        return self._finished(lambda last: self._begun("full", last))
 
     def _take(self, mode: Mode | None) -> bool:
         """Take the lease; where another has it, note that a run of this mode is wanted."""
@@ -118,29 +128,38 @@ class Run:
     def _rolled_back(self, last: Checkpoint | None) -> Checkpoint:
         self._generations.roll_back(self._followed(last))
         time.sleep(SEEN)  # until every search has seen it
-        return self._begun("incremental", last)
+        return self._taken_up("incremental", last) or self._new("incremental", self._stay(last))
 
     def _begun(self, mode: Mode, last: Checkpoint | None) -> Checkpoint:
         """Take the last run up where it was interrupted, or begin one."""
-        mine: dict[str, Any] = {"execution": self._call.execution_id, "token": self._token}
-        if last is not None and (found := self._brought_up_by(last)) is not None:
-            self._use(found)
-            if last.state == "finished" and last.execution == self._call.execution_id:
-                return last.with_fields(**mine)  # only its answer was not told
-            if last.is_open and last.mode in (mode, "full") and self._generations.is_wanted(found):
-                return last.with_fields(**mine, state="running").at(self._walk().resume(last.place))
+        return self._taken_up(mode, last) or self._new(mode, self._choose(mode, last))
+
+    def _taken_up(self, mode: Mode, last: Checkpoint | None) -> Checkpoint | None:
+        """Go on with the last run; None: it has ended, or is not what is wanted now."""
+        if last is None or (found := self._generations.with_identity(last.index)) is None:
+            return None
+        self._use(found)
+        mine = last.with_fields(execution=self._call.execution_id, token=self._token)
+        if last.state == "finished" and last.execution == self._call.execution_id:
+            return mine  # only its answer was not told
+        is_enough = last.mode in (mode, "full") or self._generations.is_building(found)
+        if last.is_open and is_enough and self._generations.is_wanted(found) and self._is_as_left(last):
+            return mine.with_fields(state="running").at(self._walk().resume(last.place))
+        return None
+
+    def _new(self, mode: Mode, since: str | None) -> Checkpoint:
         now = time.time()
-        since = self._choose(mode, last)
         begun = Checkpoint(
             run=str(uuid.uuid4()),
             target=self._name,
             mode=mode,
+            execution=self._call.execution_id,
+            token=self._token,
             generation=self._generation.number,
             index=self._generation.identity,
             started_at=now,
             updated_at=now,
-            **mine,
-        )
+        ).at(Place("records" if since is None else "changes", since=since))
         self._checkpoints.write(begun, self._call)  # before the walk, which is to pass this record over
         return self._at_begin(begun, since)
 
@@ -151,13 +170,17 @@ class Run:
 
     def _choose(self, mode: Mode, last: Checkpoint | None) -> str | None:
         """Choose the generation to bring up, a new one if need be; returns since when it has changes."""
+        if mode == "incremental" and self._generations.is_wanted(self._generations.active):
+            return self._stay(last)
         followed = self._followed(last)
-        active = self._generations.active
-        if mode == "full" or not self._generations.is_wanted(active):
-            self._use(self._generations.build(followed))
-            return None
-        self._use(active)
-        return followed
+        self._generations.sweep(self._keep)  # builds that fail must not pile up
+        self._use(self._generations.build(followed))
+        return None
+
+    def _stay(self, last: Checkpoint | None) -> str | None:
+        """Bring the active generation up; returns since when it has changes."""
+        self._use(self._generations.stay())
+        return self._followed(last)
 
     def _use(self, generation: OpenGeneration) -> None:
         self._generation = generation
@@ -165,15 +188,17 @@ class Run:
 
     def _followed(self, last: Checkpoint | None) -> str | None:
         """Return up to where the active generation follows the store's changes; None: that is not known."""
-        if last is None or last.index != self._generations.active.identity:
-            return self._generations.state.active.since
-        return last.followed if self._brought_up_by(last) else None
+        active = self._generations.active
+        is_of_active = last is not None and last.index == active.identity
+        since = last.followed if last is not None and is_of_active else self._generations.state.active.since
+        return since if self._is_filled(active) else None
 
-    def _brought_up_by(self, last: Checkpoint) -> OpenGeneration | None:
-        """Return the generation that the last run brought up; an index that was made anew there is none."""
-        found = self._generations.with_identity(last.index)
-        is_filled = found is not None and (not last.embedded or found.index.count(self._call) > 0)
-        return found if is_filled else None
+    def _is_as_left(self, last: Checkpoint) -> bool:
+        """Tell whether the index is not one made anew since."""
+        return last.has_found_nothing or self._is_filled(self._generation)
+
+    def _is_filled(self, generation: OpenGeneration) -> bool:
+        return bool(generation.index.page(None, limit=1, call=self._call))
 
     def _walk(self) -> Walk:
         kept = (self._checkpoints.id, self._target.generations.record_id)
@@ -206,8 +231,10 @@ class Run:
 
     def _again(self, wanted: Wanted) -> None:
         done = self._checkpoint
-        since = self._choose(wanted.mode, done)
-        self._checkpoint = self._at_begin(done, since).with_fields(
+        begun = self._at_begin(done, self._choose(wanted.mode, done))
+        if begun.phase == "records":  # all are tried again
+            begun = begun.with_fields(failed=(), failed_count=0)
+        self._checkpoint = begun.with_fields(
             state="running",
             mode=wanted.mode,
             generation=self._generation.number,
@@ -215,13 +242,15 @@ class Run:
             passes=done.passes + 1,
             answered=done.answered + wanted.count,
         )
+        self._save("running")
+        self._runs.answered(self._name, self._token, wanted)
 
     def _switch(self) -> None:
         """Have a generation that is complete now searched, and follow what changed until it was."""
         if self._generations.is_active(self._generation):
             return
         self._save("running")  # renews the lease, too
-        self._generations.switch()
+        self._generations.switch(self._generation)
         seen_at = time.monotonic() + SEEN
         self._pass()
         time.sleep(max(0.0, seen_at - time.monotonic()))  # until every search has seen it
@@ -284,7 +313,7 @@ class Run:
     def _interrupted(self, error: BaseException) -> None:
         """Keep the place and give the lease back, as far as that can be done now."""
         with suppress(Exception):  # the error that interrupted the run is the one to tell
-            if hasattr(self, "_checkpoint"):
+            if hasattr(self, "_checkpoint") and self._checkpoint.state != "finished":
                 stopped = self._checkpoint.with_fields(state=_state_after(error), updated_at=time.time())
                 self._checkpoints.write(stopped, NO_CALL)
                 self._runs.publish(self._name, stopped.to_json())
@@ -297,7 +326,7 @@ def is_overrun(checkpoint: Checkpoint, share: float) -> bool:
     return checkpoint.failed_count > max(MAY_FAIL, share * checkpoint.scanned)
 
 
-def is_running(target: str) -> NodeError:
+def _is_running(target: str) -> NodeError:
     """Make the error of a call that needs the lease which another one has."""
     return NodeError(
         "REINDEX_RUNNING",

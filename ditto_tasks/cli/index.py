@@ -77,9 +77,10 @@ def _print_found(found: Mapping[str, Any]) -> None:
     counts = ", ".join(f"{count:,} {kind}" for kind, count in found["drift"].items())
     click.echo(f"{found['target']}: {found['records']:,} records; {counts}")
     if found["wrongGeneration"]:
+        remedy = f": build its own by `ditto-tasks reindex {found['target']} --mode full`"
         click.echo(
             f"{found['wrongGeneration']:,} entries of generation {found['generation']} are of another model "
-            f"than the configured one: build its own by `ditto-tasks reindex {found['target']} --mode full`"
+            f"than the configured one{'' if 'repaired' in found else remedy}"
         )
     if "repaired" in found:
         done = found["repaired"]

@@ -43,10 +43,15 @@ return 1
 _SETTLE = """
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return false end
 local wanted = redis.call('HMGET', KEYS[2], 'count', 'mode')
-redis.call('DEL', KEYS[2])
 if wanted[1] then return {tonumber(wanted[1]), wanted[2] or 'incremental'} end
 redis.call('DEL', KEYS[1])
 return {0, 'incremental'}
+"""
+# One whose call comes between the two scripts is answered by yet another pass, of the greater mode at worst.
+_ANSWERED = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+if redis.call('HINCRBY', KEYS[2], 'count', -ARGV[2]) <= 0 then redis.call('DEL', KEYS[2]) end
+return 1
 """
 _RELEASE = "if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then return redis.call('DEL', KEYS[1]) end"
 
@@ -92,7 +97,15 @@ class Runs(Protocol):
         ...
 
     def settle(self, target: str, token: int) -> Wanted:
-        """End the run, unless others are wanted: then it goes on, and they count as answered by that.
+        """End the run, unless others are wanted: then it goes on, and is to answer them.
+
+        Raises:
+            RunLost: another has taken it.
+        """
+        ...
+
+    def answered(self, target: str, token: int, wanted: Wanted) -> None:
+        """Forget those that `settle` has told: it is kept elsewhere now that the run answers them.
 
         Raises:
             RunLost: another has taken it.
@@ -143,6 +156,10 @@ class RedisRuns:
             raise RunLost
         count, mode = wanted
         return Wanted(int(count), mode.decode())
+
+    def answered(self, target: str, token: int, wanted: Wanted) -> None:
+        if not self._eval(_ANSWERED, target, token, wanted.count):
+            raise RunLost
 
     def release(self, target: str, token: int) -> None:
         self._eval(_RELEASE, target, token)
@@ -195,10 +212,15 @@ class LocalRuns:
     def settle(self, target: str, token: int) -> Wanted:
         with self._lock:
             run = self._own(target, token)
-            wanted, run.wanted = run.wanted, Wanted()
-            if not wanted.count:
+            if not run.wanted.count:
                 run.owner = ""
-            return wanted
+            return run.wanted
+
+    def answered(self, target: str, token: int, wanted: Wanted) -> None:
+        with self._lock:
+            run = self._own(target, token)
+            more = run.wanted.count - wanted.count
+            run.wanted = Wanted(more, run.wanted.mode) if more else Wanted()
 
     def release(self, target: str, token: int) -> None:
         with self._lock:

@@ -25,7 +25,8 @@ class Generation(Contract):
 
     Attributes:
         model, dimensions, preprocessing: of its manifest.
-        since: up to where it followed the store's changes when it was left; absent: that is not known.
+        since: up to where it followed the store's changes when another was begun beside it, or when it was
+            left by going back; absent: that is not known.
         left_at: when it was left, in seconds since the epoch.
     """
 
@@ -66,8 +67,8 @@ class Generations(Contract):
         previous: active before, to go back to.
         leaving: to be dropped once nobody can be using them.
         rejected: active when somebody went back; its identity is not built again unasked.
+        rolled_back_by: the call that went back last.
         token: of the run that wrote this; see `Runs`.
-        changed_by: the call that did.
     """
 
     last: int
@@ -76,8 +77,8 @@ class Generations(Contract):
     previous: Maybe[Generation] = None
     leaving: ListOf[Generation] = ()
     rejected: Maybe[Generation] = None
+    rolled_back_by: Maybe[str] = None
     token: int = 0
-    changed_by: str = ""
 
     @classmethod
     def first(cls, manifest: IndexManifest) -> "Generations":
@@ -89,6 +90,11 @@ class Generations(Contract):
         """All that have an index, the active one first."""
         some = (self.active, self.building, self.previous, *self.leaving)
         return tuple(generation for generation in some if generation is not None)
+
+    @property
+    def known(self) -> tuple[Generation, ...]:
+        """All that tell something of their models, the active one first."""
+        return self.all if self.rejected is None else (*self.all, self.rejected)
 
     @property
     def written(self) -> tuple[Generation, ...]:
@@ -114,6 +120,10 @@ class Generations(Contract):
             leaving=_left(self.leaving, self.building, now),
         )
 
+    def stayed(self, now: float) -> "Generations":
+        """Go on with the active one alone: what was being built is left."""
+        return self._with(building=None, leaving=_left(self.leaving, self.building, now))
+
     def switched(self, now: float) -> "Generations":
         """Search the one that was being built from now on."""
         return self._with(
@@ -124,18 +134,18 @@ class Generations(Contract):
             rejected=None,
         )
 
-    def rolled_back(self, *, since: str | None, now: float) -> "Generations":
+    def rolled_back(self, by: str, *, since: str | None, now: float) -> "Generations":
         """Search the previous one from now on, and keep the active one in its place.
 
         Args:
+            by: the call that wants it.
             since: up to where the active one follows the store's changes.
         """
-        return self._with(
+        return self.stayed(now)._with(
             active=self.previous,
             previous=self.active.model_copy(update={"since": since, "left_at": now}),
-            building=None,
-            leaving=_left(self.leaving, self.building, now),
             rejected=self.active,
+            rolled_back_by=by,
         )
 
     def without_old(self, now: float, *, keep: float) -> "Generations":
@@ -175,7 +185,7 @@ class GenerationsRecord:
         except ValidationError as error:
             raise RetrievalError(
                 "RETRIEVAL_PROVIDER_UNAVAILABLE",
-                "the record of the index's generations is of another version of ditto-tasks: update this one",
+                f"the record {self._record.key} is of another version of ditto-tasks: use that one",
             ) from error
 
     def write(self, generations: Generations, call: Call) -> None:

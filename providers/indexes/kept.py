@@ -26,20 +26,21 @@ class KeptRecord:
     """One such record.
 
     Args:
-        key: what follows `checkpoint:` in the record's.
+        name: what follows `checkpoint:` in the record's key.
 
     Attributes:
+        key: of the record.
         id: of the record; None before it was read or written.
     """
 
-    def __init__(self, store: MemoryStore, key: str) -> None:
+    def __init__(self, store: MemoryStore, name: str) -> None:
         self._store = store
-        self._key = f"{_PREFIX}{key}"
+        self.key = f"{_PREFIX}{name}"
         self.id: str | None = None
 
     def read(self, call: Call) -> Any:
         """Return what was written last; None: nothing."""
-        asked = MemoryGetInput(ids=(), keys=(self._key,))
+        asked = MemoryGetInput(ids=(), keys=(self.key,))
         found = [MemoryItem.from_wire(record) for record in self._store.get(asked, call)]
         self.id = found[0].id if found else None
         return found[0].content if found else None
@@ -54,7 +55,7 @@ class KeptRecord:
             patch = {"id": self.id, "content": content}
             self._store.update(MemoryUpdateInput.from_wire({"memories": [patch]}), call)
             return
-        draft = {"key": self._key, "content": content, "metadata": {"kind": "checkpoint"}}
+        draft = {"key": self.key, "content": content, "metadata": {"kind": "checkpoint"}}
         (record,) = self._store.write(MemoryWriteInput.from_wire({"memories": [draft]}), call)
         self.id = MemoryItem.from_wire(record).id
 

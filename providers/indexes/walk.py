@@ -92,10 +92,12 @@ class Walk:
         return Place("records", since=self._store.change_cursor(self._call))
 
     def resume(self, place: Place) -> Place:
-        """Return the place, or the beginning when the store has forgotten the changes since."""
-        if place.since is None or not isinstance(self._store, ChangeFeed):
+        """Return the place, or the beginning when it is not known since when the store has changes, or the
+        store has forgotten them."""
+        if not isinstance(self._store, ChangeFeed):
             return place
-        return place if self._can_follow(self._store, place.since) else self.begin(None)
+        is_known = place.since is not None and self._can_follow(self._store, place.since)
+        return place if is_known else self.begin(None)
 
     def steps(self, place: Place) -> Iterator[Step]:
         """Go on from a place to the end of the pass.

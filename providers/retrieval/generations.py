@@ -28,7 +28,7 @@ from providers.indexes.generations import Generation, Generations, GenerationsRe
 __all__ = ["SEEN", "EmbeddingOf", "IndexGenerations", "OpenGeneration", "OpenIndex", "SearchOfActive"]
 
 SEEN = 0.5  # seconds for which a search trusts what it read of the generations
-_IDLE = 300.0  # seconds after which a generation that is not searched is closed; far over any call
+_IDLE = 300.0  # seconds after which a generation that is not used is closed; far over any call
 _ANY_TEXT = "text"  # embedded to learn how long a vector is
 
 OpenIndex = Callable[[str, IndexManifest], VectorIndex]
@@ -45,6 +45,7 @@ class OpenGeneration:
     Attributes:
         identity: tells its index from any other, also from one by the same name elsewhere.
         embedding: makes its vectors, and those of queries.
+        is_known: whether it can; else the configuration does not tell how to open it, and it refuses.
         searches: what finds records in it, by strategy.
         close_searches: lets go of what those hold.
         used_at: when it was asked for last, by the monotonic clock.
@@ -54,6 +55,7 @@ class OpenGeneration:
     identity: str
     index: VectorIndex
     embedding: RecordEmbedding
+    is_known: bool
     searches: Mapping[str, RetrievalSearchProvider]
     close_searches: Callable[[], None]
     used_at: float = 0.0
@@ -117,6 +119,7 @@ class IndexGenerations:
         asked_at = time.monotonic()
         generations = self._record.read(call) or self._first()
         self._seen = (generations, asked_at)
+        self._close_idle(generations)
         return generations
 
     def write(self, generations: Generations, call: Call) -> None:
@@ -129,9 +132,7 @@ class IndexGenerations:
         seen = self._seen
         if seen is not None and time.monotonic() - seen[1] < SEEN:
             return self.opened(seen[0].active)
-        generations = self.read(call)
-        self._close_idle(generations)
-        return self.opened(generations.active)
+        return self.opened(self.read(call).active)
 
     def opened(self, generation: Generation) -> OpenGeneration:
         """Open a generation, unless it is.
@@ -169,20 +170,28 @@ class IndexGenerations:
         """Remove the index of a generation that nobody uses any more."""
         dropped = self.opened(generation)
         with self._lock:
-            del self._opened[generation.number]
-        dropped.close_searches()
-        dropped.index.drop(call)
+            self._opened.pop(generation.number, None)
+        try:
+            dropped.index.drop(call)
+        finally:
+            dropped.close()
 
-    def wanted(self, active: Generation) -> IndexManifest:
+    def wanted(self, generations: Generations) -> IndexManifest:
         """Return what makes vectors by the configuration.
 
         Raises:
-            RetrievalError: of an embedding that does not say how long its vectors are, and cannot make one.
+            RetrievalError: of an embedding that does not say how long its vectors are, has made no generation
+                that would, and cannot make one now.
         """
-        dimensions = self._embedding.dimensions
-        if dimensions is None and active.model == self._embedding.identity:
-            dimensions = active.dimensions
-        return self._configured(dimensions)
+        known = {made.model: made.dimensions for made in reversed(generations.known)}
+        return self._configured(self._embedding.dimensions or known.get(self._embedding.identity))
+
+    def was_left(self, number: int) -> RetrievalError:
+        """Make the error of a call for a generation that is neither searched nor being built."""
+        return RetrievalError(
+            "RETRIEVAL_PROVIDER_UNAVAILABLE",
+            f"generation {number} of {self.name} was left: another run has begun anew",
+        )
 
     def check_model(self, generation: Generation) -> None:
         """Go on only if it is known how to open what makes this one's vectors.
@@ -220,11 +229,15 @@ class IndexGenerations:
 
     def _open(self, generation: Generation) -> OpenGeneration:
         manifest, name = generation.manifest, generation.index_name(self.name)
-        embedding = RecordEmbedding(self._made_by(manifest))
+        made_by = self._made_by(manifest)
+        embedding = RecordEmbedding(made_by)
         index = self._open_index(name, manifest)
         searches, close_searches = self._searching(index, embedding)
         identity = hashlib.sha256(f"{manifest_text(manifest)} {self._location} {name}".encode()).hexdigest()
-        return OpenGeneration(generation.number, identity, index, embedding, searches, close_searches)
+        is_known = not isinstance(made_by, _AbsentEmbedding)
+        return OpenGeneration(
+            generation.number, identity, index, embedding, is_known, searches, close_searches
+        )
 
     def _made_by(self, manifest: IndexManifest) -> IdentifiedEmbedding:
         if manifest.preprocessing == RECORD_TEXT:
@@ -235,13 +248,15 @@ class IndexGenerations:
         return _AbsentEmbedding(manifest, self._embedding.identity, self.name)
 
     def _close_idle(self, generations: Generations) -> None:
-        """Close those that nobody has asked for in a long time, but for the one that is searched."""
+        """Close those that nobody has asked for in a long time, but for those that are brought up: a run may
+        read one for long."""
         idle_since = time.monotonic() - _IDLE
+        in_use = {generation.number for generation in generations.written}
         with self._lock:
             idle = [
                 number
                 for number, opened in self._opened.items()
-                if opened.used_at < idle_since and number != generations.active.number
+                if opened.used_at < idle_since and number not in in_use
             ]
             for number in idle:
                 self._opened.pop(number).close()

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
 from ditto_tasks.contracts.retrieval import (
@@ -137,8 +136,8 @@ class RecordTarget:
         """Make the entries of these records what the records are; see `providers.indexes.sync`.
 
         Args:
-            generation: the one to be brought up; None: all that follow the store; the answer then tells of
-                that which is searched.
+            generation: the one to be brought up; None: that which is searched, of which the answer tells, and
+                one being built, unless its model is not known here: its run finds at its end what is missing.
 
         Raises:
             RetrievalError: RETRIEVAL_PROVIDER_UNAVAILABLE when there is no such generation any more.
@@ -149,7 +148,8 @@ class RecordTarget:
         active, *building = map(self.generations.opened, generations.written)
         output = self._bring_up(active, ids, call)
         for other in building:
-            self._bring_up(other, ids, call)
+            if other.is_known:
+                self._bring_up(other, ids, call)
         return output
 
     def walk(
@@ -194,16 +194,13 @@ class RecordTarget:
         self.store.close()
 
     def _is_wrong(self, generations: Generations) -> bool:
-        return generations.active.manifest != self.generations.wanted(generations.active)
+        return generations.active.manifest != self.generations.wanted(generations)
 
     def _numbered(self, generations: Generations, number: int) -> OpenGeneration:
         for generation in generations.written:
             if generation.number == number:
                 return self.generations.opened(generation)
-        raise RetrievalError(
-            "RETRIEVAL_PROVIDER_UNAVAILABLE",
-            f"generation {number} of {self.generations.name} was left: another run has begun anew",
-        )
+        raise self.generations.was_left(number)
 
     def _bring_up(
         self, generation: OpenGeneration, ids: tuple[str, ...], call: RetrievalCall

@@ -21,16 +21,32 @@ class RunsContract:
         assert runs.take("kb", "three", "full", above=0) is None
         assert runs.take("other", "two", "full", above=0) is not None
         assert runs.settle("kb", token) == Wanted(2, "full")
+        runs.answered("kb", token, Wanted(2, "full"))
         assert runs.take("kb", "two", "incremental", above=0) is None
         assert runs.settle("kb", token) == Wanted(1, "incremental")
+        runs.answered("kb", token, Wanted(1, "incremental"))
         assert runs.settle("kb", token) == Wanted()
         assert runs.take("kb", "two", "incremental", above=0) is not None
+
+    def test_who_is_noted_is_told_of_until_answered(self, runs: Runs) -> None:
+        token = runs.take("kb", "one", "incremental", above=0)
+        assert token is not None
+        runs.take("kb", "two", "full", above=0)
+        wanted = runs.settle("kb", token)
+        assert runs.settle("kb", token) == wanted == Wanted(1, "full")
+        runs.take("kb", "three", "full", above=0)
+        runs.answered("kb", token, wanted)
+        assert runs.settle("kb", token) == Wanted(1, "full")
 
     def test_the_same_owner_takes_it_again_under_a_greater_token(self, runs: Runs) -> None:
         first = runs.take("kb", "one", "full", above=41)
         second = runs.take("kb", "one", "full", above=0)
         assert (first, second) == (42, 43)
-        for late in (lambda: runs.renew("kb", "one", 42), lambda: runs.settle("kb", 42)):
+        for late in (
+            lambda: runs.renew("kb", "one", 42),
+            lambda: runs.settle("kb", 42),
+            lambda: runs.answered("kb", 42, Wanted(1)),
+        ):
             with pytest.raises(RunLost):
                 late()
         runs.release("kb", 42)

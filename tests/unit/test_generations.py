@@ -33,6 +33,7 @@ from providers.embedding.records import RECORD_TEXT
 from providers.indexes._manifest import check_manifest
 from providers.indexes.generations import GRACE, Generations, GenerationsRecord
 from providers.indexes.in_memory import InMemoryIndex
+from providers.retrieval.generations import OpenGeneration
 from providers.retrieval.records import RecordTarget
 from providers.stores.in_memory import InMemoryStore
 from tests.doubles import Letters, request
@@ -67,6 +68,18 @@ class Longer(Model):
         self, contents: Sequence[Any], purpose: Purpose, call: RetrievalCall = NO_RETRIEVAL_CALL
     ) -> Sequence[Sequence[float]]:
         return [[*vector, 2.0] for vector in super().embed(contents, purpose, call)]
+
+
+class Third(Longer):
+    """A third one."""
+
+    identity = "letters/3"
+
+
+class Unmeasured(Longer):
+    """Does not say how long its vectors are."""
+
+    dimensions = None  # type: ignore[assignment]
 
 
 class Site:
@@ -246,8 +259,8 @@ class TestFull:
         here.run()
         switch = GenerationSwitch.switch
 
-        def dying(self: GenerationSwitch) -> None:
-            switch(self)
+        def dying(self: GenerationSwitch, generation: OpenGeneration) -> None:
+            switch(self, generation)
             _fail_with_lights_out()
 
         with pytest.MonkeyPatch.context() as patch:
@@ -256,6 +269,51 @@ class TestFull:
                 here.run(mode="full")
         assert here.run(mode="full")["generation"] == 2
         assert (site.read().last, here.drift) == (2, NO_DRIFT)
+
+    def test_one_that_was_given_up_is_left_by_the_next_run(self, site: Site) -> None:
+        site.write(*"abc" * 10)
+        model = Model()
+        here = site.configured(model)
+        here.run()
+        model.meanwhile = _refuse
+        with pytest.raises(NodeFailed, match="could not be embedded"):
+            here.run(mode="full")
+        model.meanwhile = lambda: None
+        assert here.run()["generation"] == 1
+        assert site.read().building is None
+        assert [left.number for left in site.read().leaving] == [2]
+
+    def test_those_that_were_given_up_do_not_pile_up(self, site: Site) -> None:
+        site.write(*"abc" * 10)
+        model = Model()
+        here = site.configured(model)
+        here.run()
+        model.meanwhile = _refuse
+        for _ in range(3):
+            with pytest.raises(NodeFailed, match="could not be embedded"):
+                here.run(mode="full")
+            site.rewrite(_long_ago)
+        assert [left.number for left in site.read().leaving] == [3]
+        assert not site.is_there("kb_2")
+
+    def test_one_that_nobody_knows_of_any_more_is_not_switched_to(self, site: Site) -> None:
+        site.write("a")  # one page
+        model = Model()
+        here = site.configured(model)
+        here.run()
+
+        def forget() -> None:
+            record = GenerationsRecord(site.store, "kb")
+            if record.read(NO_CALL) and record.id:
+                site.delete(record.id)
+
+        model.meanwhile = forget
+        with pytest.raises(NodeFailed, match="generation 2 of kb was left"):
+            here.run(mode="full")
+        model.meanwhile = lambda: None
+        assert (here.number, here.found("a")) == (1, ["a"])
+        assert here.run(mode="full")["generation"] == 2
+        assert here.drift == NO_DRIFT
 
     @pytest.mark.parametrize("manifest", [ONE, OTHER], ids=["the same model", "another model"])
     def test_an_index_by_its_name_that_nobody_knows_of_is_made_anew(
@@ -294,6 +352,21 @@ class TestAnotherModel:
         here.run()
         assert here.found("a") == ["a", "aa", "b", "c"]
 
+    def test_new_records_are_found_meanwhile_where_nothing_tells_how_to_open_the_new_one(
+        self, site: Site
+    ) -> None:
+        site.write(*"abc")
+        old = site.configured(Model())
+        old.run()
+        model = Longer()
+        here = site.configured(model)
+        site.known.clear()
+        things = iter([lambda: old.call("REINDEX.PAGE", ids=site.write("aa"))])
+        model.meanwhile = lambda: next(things, lambda: None)()
+        here.run()
+        assert old.target.generations.opened(Generations.first(ONE).active).index.count() == 4
+        assert here.found("a") == ["a", "aa", "b", "c"]
+
     def test_where_nothing_tells_how_to_open_the_old_model_words_are_found_and_both_are_named(
         self, site: Site
     ) -> None:
@@ -320,6 +393,30 @@ class TestAnotherModel:
         here = site.configured(Model())
         assert here.run(mode="full")["generation"] == 3
         assert [left.number for left in site.read().leaving] == [2]
+
+    def test_one_that_was_interrupted_is_gone_on_with_by_a_full_run_too(self, site: Site) -> None:
+        site.write(*"abcabcabca")
+        site.configured(Model()).run()
+        model = Longer()
+        here = site.configured(model)
+        model.meanwhile = lambda: _fail_with_lights_out() if site.indexes["kb_2"].count() else None
+        with pytest.raises(NodeFailed, match="the lights went out"):
+            here.run()
+        model.meanwhile = lambda: None
+        assert here.run(mode="full")["generation"] == 2
+        assert here.drift == NO_DRIFT
+
+    def test_a_repair_while_a_run_goes_on_is_refused_and_asks_for_no_other_run(self, site: Site) -> None:
+        site.write(*"abc")
+        site.configured(Model()).run()
+        refused: list[Any] = []
+        model = Longer()
+        here = site.configured(model)
+        model.meanwhile = lambda: refused.append(
+            here.runtime.invoke("REINDEX.CHECK", {"target": "kb", "repair": True}).error
+        )
+        assert here.run()["passes"] == 1
+        assert refused[0].code == "REINDEX_RUNNING"
 
     def test_a_repair_builds_the_configured_one(self, site: Site) -> None:
         site.write(*"abc")
@@ -365,6 +462,35 @@ class TestRollback:
         assert here.run(mode="full")["generation"] == 3
         assert here.drift == NO_DRIFT
 
+    def test_one_whose_index_was_made_anew_is_filled_whole(self, site: Site) -> None:
+        ids = site.write(*"abc")
+        here = site.configured(Model())
+        here.run()
+        here.run(mode="full")
+        site.indexes["kb"].delete(ids)
+        assert here.roll_back()["embedded"] == 3
+        assert here.drift == NO_DRIFT
+
+    def test_under_a_third_model_it_is_the_next_run_that_builds_that(self, site: Site) -> None:
+        site.write(*"abc")
+        for model in (Model(), Longer()):
+            site.configured(model).run()
+        here = site.configured(Third())
+        assert (here.roll_back()["generation"], here.number) == (1, 1)
+        assert here.run()["generation"] == 3
+
+    def test_from_a_model_that_is_away_runs_go_on(self, site: Site) -> None:
+        site.write(*"abc")
+        site.configured(Model()).run()
+        model = Unmeasured()
+        here = site.configured(model)
+        here.run()
+        model.meanwhile = _fail_with_lights_out
+        here.roll_back()
+        site.write("ab")
+        here.run()
+        assert here.found("a") == ["a", "ab", "b", "c"]
+
     def test_without_a_previous_one_it_is_refused(self, site: Site) -> None:
         site.write("a")
         here = site.configured(Model())
@@ -387,6 +513,18 @@ class TestRollback:
         assert refused.value.code == "RETRIEVAL_PROVIDER_UNAVAILABLE"
         assert here.number == 2
 
+    def test_to_an_index_that_cannot_be_opened_it_is_refused_before_anything_is_changed(
+        self, site: Site
+    ) -> None:
+        site.write("a")
+        for _ in range(2):
+            site.configured(Model()).run(mode="full")
+        site.indexes["kb_2"] = InMemoryIndex("kb_2", OTHER)
+        here = site.configured(Model())
+        with pytest.raises(NodeFailed, match="kb_2 was made with letters/2"):
+            here.roll_back()
+        assert (here.number, here.found("a")) == (3, ["a"])
+
     def test_while_a_run_goes_on_it_is_refused_and_asks_for_no_other_run(self, site: Site) -> None:
         site.write(*"abc")
         refused: list[Any] = []
@@ -406,6 +544,17 @@ class TestRollback:
         call = RetrievalCall(execution_id="the same")
         reports = [here.runtime.execute("REINDEX.ROLLBACK", {"target": "kb"}, call) for _ in range(2)]
         assert [report.unwrap()["generation"] for report in reports] == [1, 1]
+
+    def test_a_call_that_is_delivered_again_after_other_runs_goes_back_once(self, site: Site) -> None:
+        site.write(*"abc")
+        here = site.configured(Model())
+        here.run()
+        here.run(mode="full")
+        call = RetrievalCall(execution_id="the same")
+        here.runtime.execute("REINDEX.ROLLBACK", {"target": "kb"}, call).unwrap()
+        here.run(mode="full")
+        here.runtime.execute("REINDEX.ROLLBACK", {"target": "kb"}, call).unwrap()
+        assert here.number == 3
 
 
 class TestOld:
@@ -436,6 +585,46 @@ class TestOld:
         assert not site.is_there("kb")
         assert here.found("a") == list("abc")
 
+    def test_one_that_cannot_be_dropped_keeps_no_other(self, site: Site) -> None:
+        site.write(*"abc")
+        here = site.configured(Model())
+        here.run()
+        for _ in range(3):
+            here.run(mode="full")
+        assert [left.number for left in site.read().leaving] == [1, 2]
+        site.rewrite(_long_ago)
+        del site.indexes["kb"]
+        site.indexes["kb"] = InMemoryIndex("kb", OTHER)
+        elsewhere = site.configured(Model())
+        elsewhere.run()
+        assert [left.number for left in site.read().leaving] == [1]
+        assert not site.is_there("kb_2")
+
+    def test_one_that_nobody_asks_for_is_closed_unless_it_is_being_built(self, site: Site) -> None:
+        site.write(*"abc")
+        here = site.configured(Model())
+        here.run()
+        here.run(mode="full")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("providers.retrieval.generations._IDLE", -1.0)
+            switch = GenerationSwitch(here.target.generations, NO_RETRIEVAL_CALL, token=100)
+            built = switch.build(None)
+            previous = site.read().previous
+            assert previous is not None
+            old = here.target.generations.opened(previous)
+            here.target.generations.read(NO_CALL)  # as each page does, where nobody searches, too
+        assert built.index.count() == 0
+        with pytest.raises(RetrievalError, match="closed"):
+            old.index.count()
+
+    def test_a_record_of_them_that_cannot_be_read_is_named(self, site: Site) -> None:
+        draft = {"key": "checkpoint:generations:kb", "content": {"active": 7}}
+        site.store.write(MemoryWriteInput.from_wire({"memories": [draft]}))
+        here = site.configured(Model())
+        with pytest.raises(RetrievalError, match="checkpoint:generations:kb") as refused:
+            here.found("a")
+        assert refused.value.code == "RETRIEVAL_PROVIDER_UNAVAILABLE"
+
     def test_a_page_for_one_that_was_left_is_refused(self, site: Site) -> None:
         ids = site.write(*"abc")
         here = site.configured(Model())
@@ -456,6 +645,32 @@ class TestOld:
             with pytest.raises(RunLost):
                 change()
         assert site.read() == before
+
+    def test_a_run_that_is_taken_over_while_it_asks_its_model_changes_none(self, site: Site) -> None:
+        site.write("a")
+        site.configured(Model()).run()
+        model = Unmeasured()
+        here = site.configured(model)
+        late, other = (
+            GenerationSwitch(here.target.generations, NO_RETRIEVAL_CALL, token=token) for token in (10, 11)
+        )
+        others = iter([lambda: other.build(None)])
+        model.meanwhile = lambda: next(others, lambda: None)()
+        with pytest.raises(RunLost):
+            late.build(None)
+        assert (site.read().last, site.read().token) == (2, 11)
+
+
+def _refuse() -> None:
+    raise RetrievalError("RETRIEVAL_INVALID_INPUT", "it is not to be read")
+
+
+def _long_ago(generations: Generations) -> Generations:
+    """Have what was left been left two days ago."""
+    leaving = tuple(
+        left.model_copy(update={"left_at": time.time() - 2 * 86_400}) for left in generations.leaving
+    )
+    return generations.model_copy(update={"leaving": leaving})
 
 
 def _fail_with_lights_out() -> None:
@@ -530,7 +745,7 @@ class States(RuleBasedStateMachine):
             self.left[self.state.building.number] = self.now
         self.left[self.active] = self.now
         self.active = self.state.previous.number
-        self.state = self.state.rolled_back(since="t", now=self.now)
+        self.state = self.state.rolled_back("me", since="t", now=self.now)
 
     @rule(seconds=st.sampled_from([1.0, GRACE / 2, KEEP, 1_000.0]))
     def wait(self, seconds: float) -> None:

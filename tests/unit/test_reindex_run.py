@@ -20,13 +20,14 @@ from ditto_tasks.contracts.memory import (
 )
 from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import NO_RETRIEVAL_CALL, Purpose, RetrievalCall
-from ditto_tasks.transport.runs import RunLost
+from ditto_tasks.transport.runs import LocalRuns, RunLost
 from providers.indexes.in_memory import InMemoryIndex
-from providers.indexes.walk import Place, Step
+from providers.indexes.walk import Place, Step, Walk
 from providers.retrieval.records import RecordTarget
 from providers.stores.in_memory import InMemoryStore
 from tests.doubles import Letters
 from workers.checkpoint import Checkpoint, Checkpoints
+from workers.generations import GenerationSwitch
 from workers.reindex import reindex_worker
 from workers.run import is_overrun
 
@@ -186,6 +187,15 @@ class TestOneRun:
         told.index.delete([record.id for record in told.records.query(MemoryQueryInput(limit=100)).items])
         assert counts(told.run()) == {"embedded": 6}
 
+    def test_an_index_made_anew_after_a_run_that_had_nothing_to_do_is_filled_whole(
+        self, told: Library
+    ) -> None:
+        told.write(*"abcabc")
+        told.run()
+        told.run()
+        told.index.delete([record.id for record in told.records.query(MemoryQueryInput(limit=100)).items])
+        assert counts(told.run()) == {"embedded": 6}
+
     def test_failures_are_told_and_do_not_stop_the_run(self, library: Library) -> None:
         _, second, *_ = library.write("a", "b!", "c")
         report = library.run()
@@ -256,6 +266,42 @@ class TestGoingOn:
         assert (report["mode"], report["embedded"]) == ("full", 10)
         assert len(library.embedding.embedded) == 10 - len(done) < 10
 
+    def test_one_that_was_finished_but_for_its_lease_is_not_gone_on_with(self, library: Library) -> None:
+        library.write(*"abc")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LocalRuns, "settle", _die)
+            with pytest.raises(NodeFailed, match="the lights went out"):
+                library.run()
+        assert library.checkpoint["state"] == "finished"
+        library.write("ab")
+        assert library.run()["embedded"] == 1
+        assert library.is_current
+
+    def test_one_that_died_at_its_beginning_still_follows_the_changes(self, told: Library) -> None:
+        first, *_ = told.write(*"abcabcabca")
+        told.run()
+        told.update(first, "bc")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Walk, "begin", _die)
+            with pytest.raises(NodeFailed, match="the lights went out"):
+                told.run()
+        assert told.run()["scanned"] == 1
+        assert told.is_current
+
+    def test_a_full_one_that_died_at_its_beginning_still_finds_what_is_written_meanwhile(
+        self, told: Library
+    ) -> None:
+        told.write(*"abcabcabca")
+        first = min(record.id for record in told.records.query(MemoryQueryInput(limit=100)).items)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Walk, "begin", _die)
+            with pytest.raises(NodeFailed, match="the lights went out"):
+                told.run(mode="full")
+        things = iter([lambda: None, lambda: told.update(first, "cc")])
+        told.embedding.meanwhile = lambda: next(things, lambda: None)()
+        told.run(mode="full")
+        assert told.is_current
+
     def test_a_delivery_after_the_end_only_tells_the_report(self, told: Library) -> None:
         told.write(*"abc")
         report = told.run(mode="full")
@@ -303,6 +349,37 @@ class TestOverlap:
         library.embedding.meanwhile = call_again
         assert counts(library.run()) == {"embedded": 6}
         assert asked == [{"covered": True}]
+
+    def test_a_full_run_that_came_meanwhile_is_not_lost_with_who_was_to_answer_it(
+        self, library: Library
+    ) -> None:
+        library.write(*"abc")
+        asked: list[Any] = []
+
+        def call_again() -> None:
+            if not asked:
+                asked.append(library.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap())
+
+        library.embedding.meanwhile = call_again
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GenerationSwitch, "build", _die)
+            with pytest.raises(NodeFailed, match="the lights went out"):
+                library.run()
+        assert library.run()["generation"] == 2
+        assert len(library.embedding.embedded) == 3
+
+    def test_what_is_refused_in_two_passes_over_all_records_has_failed_once(self, library: Library) -> None:
+        library.write(*["a!"] * 15, "b")
+        asked: list[Any] = []
+
+        def call_again() -> None:
+            if not asked:
+                asked.append(None)
+                asked[0] = library.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap()
+
+        library.embedding.meanwhile = call_again
+        report = library.run()
+        assert (report["passes"], report["failedCount"], len(report["failed"])) == (2, 15, 15)
 
     def test_of_many_at_once_one_runs(self, library: Library) -> None:
         library.write(*(f"a{number}" for number in range(40)))
@@ -396,6 +473,10 @@ class TestCheckpoint:
             run="r", target="kb", mode="full", execution="e", token=1, failed_count=failed, scanned=scanned
         )
         assert is_overrun(told, 0.05) is is_over
+
+
+def _die(*_: Any) -> None:
+    raise RetrievalError("RETRIEVAL_BACKEND_ERROR", "the lights went out")
 
 
 def _plain_run(library: Library) -> Any:
