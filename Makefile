@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+TESTERS ?= 3 # processes that run tests: most of these wait for servers and workers, so two cores carry three
 
 .PHONY: help venv demo test lint format clean
 
@@ -15,7 +16,7 @@ demo: $(VENV)/.demo ## ingest our documents through real workers, search them, s
 	$(BIN)/ditto-tasks demo
 
 test: lint ## every check, then every test; the tests start the servers that they need
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses $(TESTERS) --dist loadscope
 
 lint: $(VENV)/.test ## style, types, and who imports whom
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import pymysql
 import pytest
 
 from tests.conftest import STOP_TIMEOUT, die_with_parent, free_port, wait_until
+from tests.debian import install_missing
 
 START_TIMEOUT = 60.0  # seconds; a second or two on an idle machine
 
@@ -27,7 +28,7 @@ class MysqlServer:
         self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self.socket = folder / "server.sock"
-        _install()
+        install_missing("mariadb-server", "mariadbd", path=_PATH)
         _run(
             "mariadb-install-db",
             "--no-defaults",
@@ -147,14 +148,6 @@ def _is_stopped(stat: Path) -> bool:
 
 def _user() -> str:
     return "root" if os.geteuid() == 0 else str(os.geteuid())
-
-
-def _install() -> None:
-    if shutil.which("mariadbd", path=_PATH) is not None:
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.fail("these tests need MariaDB: install the package mariadb-server")
-    _run("apt-get", "install", "-y", "--no-install-recommends", "mariadb-server")
 
 
 def _run(*command: str) -> None:

@@ -1,7 +1,6 @@
 """RabbitMQ carries the calls, Redis keeps the results: the same promises hold."""
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -18,6 +17,7 @@ from ditto_tasks import Invocation, NodeResult, NoWorkerAvailable, QueueFull, Ru
 from ditto_tasks.transport.app import create_app
 from ditto_tasks.transport.client import CeleryTransport
 from tests.conftest import StartWorker, WorkerProcess, wait_until
+from tests.debian import install_missing
 from tests.integration.conftest import LEASE, Site
 
 ADDRESS = "127.0.0.1:5672"
@@ -29,8 +29,7 @@ def rabbitmq_url() -> Iterator[str]:
     """The server that answers here, else one that is started, once it is installed."""
     started = None
     if not _answers():
-        if shutil.which("rabbitmq-server") is None:
-            _install()
+        install_missing("rabbitmq-server", "rabbitmq-server")
         if not _answers():  # Debian's package starts its service where there is something to start it
             started = subprocess.Popen(["rabbitmq-server"], stdout=subprocess.DEVNULL)
         wait_until(_answers, 60, "RabbitMQ answers")
@@ -46,17 +45,6 @@ def _answers() -> bool:
             return True
     except (OSError, amqp.AMQPError):
         return False
-
-
-def _install() -> None:
-    install = ["apt-get", "install", "-y", "--no-install-recommends", "rabbitmq-server"]
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        pytest.fail(
-            f"these tests need RabbitMQ at {ADDRESS} with the user guest: install the package rabbitmq-server"
-        )
-    ended = subprocess.run(install, capture_output=True, text=True, timeout=300, check=False)
-    if ended.returncode != 0:
-        pytest.fail(f"RabbitMQ could not be installed by `{' '.join(install)}`: {ended.stderr[-500:]}")
 
 
 def _new_site(start: StartWorker, url: str, folder: Path, results: str) -> Site:
