@@ -29,7 +29,7 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.queue_peers import FLOOR, OURS, PEERS, PLAIN, QUICK, Command, System
 from benchmarks.queue_peers.depth import Depth, measure_depth
-from benchmarks.queue_peers.processes import Failed, Server, Started, environment_of
+from benchmarks.queue_peers.processes import Failed, Server, Started, python_of
 from benchmarks.report import Row, finish
 
 ENQUEUE_OVER_CELERY = 4.0
@@ -315,7 +315,7 @@ def _chosen(bench: Bench, *, is_quick: bool) -> list[System]:
         if is_quick and peer.name not in QUICK:
             continue
         try:
-            python = environment_of(peer, may_install=not is_quick)
+            python = python_of(peer, may_install=not is_quick)
         except Failed as error:
             bench.note(peer, error)
             continue

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["Row", "finish", "medians"]
+__all__ = ["Row", "finish", "medians", "turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +70,25 @@ class Row:
         return self.ours / self.reference if self.measure == "ratio" else self.ours - self.reference
 
 
-def medians(rounds: int, *acts: Callable[[int], Any]) -> list[float]:
-    """Run the acts in turn, round after round, and return the median seconds of each.
+def turns(rounds: int, *acts: Callable[[int], Any]) -> list[list[float]]:
+    """Run the acts in turn, round after round, and return the seconds that each took, a number a round.
 
-    Taking turns spreads over all of them whatever else the machine does meanwhile. Each is given the number
-    of the round.
+    Taking turns spreads over all of them whatever else the machine does meanwhile; another one begins each
+    time. Each is given the number of the round.
     """
     taken: list[list[float]] = [[] for _ in acts]
     for number in range(rounds):
-        for act, times in zip(acts, taken, strict=True):
+        for place in range(len(acts)):
+            which = (place + number) % len(acts)
             start = time.perf_counter()
-            act(number)
-            times.append(time.perf_counter() - start)
-    return [statistics.median(times) for times in taken]
+            acts[which](number)
+            taken[which].append(time.perf_counter() - start)
+    return taken
+
+
+def medians(rounds: int, *acts: Callable[[int], Any]) -> list[float]:
+    """Return the median of the seconds that each took in `turns`."""
+    return [statistics.median(times) for times in turns(rounds, *acts)]
 
 
 def finish(rows: Sequence[Row], json_path: str | None = None) -> int:

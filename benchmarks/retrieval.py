@@ -6,13 +6,15 @@ models and takes some minutes, `--quick` takes the small model only.
 Quality is measured through the product: records written to a SQLite store, embedded into its index, found by
 calls of RETRIEVAL.SEARCH. The references of the single branches are plain FTS5 (porter) and exact cosine
 search by the same model; those of hybrid are the goals that it was built to. Queries with an odd index are
-the half that nothing was chosen on.
+the half that nothing was chosen on. That nDCG, recall and fusion are reckoned rightly is checked against
+ranx, which the full run installs into a virtual environment under `.ditto-benchmarks/`.
 """
 
 import argparse
 import math
 import sqlite3
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.corpora import Corpus, Query, cranfield, locomo
+from benchmarks.oracle import agreement, ranx_python
 from benchmarks.report import Row, finish, medians
 from ditto_tasks import Runtime
 from ditto_tasks.contracts.memory import MemoryWriteInput
@@ -46,6 +49,7 @@ from workers.retrieval import retrieval_worker
 WRITTEN = 500  # records a WRITE
 PAGE = 64  # records brought up at once
 RRF_POOL = 200  # candidates a branch, as the references had
+FUSED = 200  # queries whose fusion is held against ranx's
 
 # Measured with plain SQLite FTS5 and exact cosine search: nDCG@10 of Cranfield, evidence recall@10 of LoCoMo.
 REFERENCES = {
@@ -93,6 +97,7 @@ class Indexed:
         for part, of_part in ids.items():
             for start in range(0, len(of_part), PAGE):
                 self.targets[part].bring_up(tuple(of_part[start : start + PAGE]), RetrievalCall())
+        self.found: dict[str, list[list[str]]] = {}  # of all queries, by strategy
         self.documents_per_second = len(corpus.texts) / (time.perf_counter() - began)
 
     def close(self) -> None:
@@ -112,6 +117,10 @@ class Indexed:
 
     def search(self, query: Query, strategy: str, limit: int = 10) -> list[str]:
         """Return the keys that were found, best first."""
+        return list(self.scored(query, strategy, limit))
+
+    def scored(self, query: Query, strategy: str, limit: int = 10) -> dict[str, float]:
+        """Return the scores of what was found, best first, by key."""
         output = self.runtime.invoke(
             "RETRIEVAL.SEARCH",
             {
@@ -121,7 +130,7 @@ class Indexed:
                 "limit": limit,
             },
         ).unwrap()
-        return [candidate["content"]["key"] for candidate in output["candidates"]]
+        return {candidate["content"]["key"]: candidate["score"] for candidate in output["candidates"]}
 
 
 def _with_rrf(target: Target) -> Target:
@@ -159,11 +168,13 @@ def quality(indexed: Indexed, model: str) -> Iterator[Row]:
     best = 0.0
     for strategy in ("keyword", "vector", "rrf", "hybrid"):
         values, seconds = [], []
+        indexed.found[strategy] = []
         for query in corpus.queries:
             began = time.perf_counter()
             found = indexed.search(query, strategy)
             seconds.append(time.perf_counter() - began)
             values.append(measure(found, query.relevant))
+            indexed.found[strategy].append(found)
         mean = statistics.fmean(values)
         by = "" if strategy == "keyword" else f", {model}"
         goal = REFERENCES[corpus.name, strategy, "" if strategy == "keyword" else model]
@@ -199,6 +210,18 @@ def beside_engine(indexed: Indexed, rounds: int) -> Iterator[Row]:
     connection.close()
     name = f"{indexed.corpus.name} keyword beside its statement"
     yield Row(name, ours * 1e3, reference * 1e3, None, "ms")
+
+
+def beside_ranx(indexed: Indexed, python: Path) -> Iterator[Row]:
+    """Hold what we measured, and the fusion of the first queries, against ranx."""
+    queries = indexed.corpus.queries[:FUSED]
+    branches = [
+        [indexed.search(query, strategy, RRF_POOL) for query in queries] for strategy in ("keyword", "vector")
+    ]
+    fused = [indexed.scored(query, "rrf") for query in queries]
+    relevant = [query.relevant for query in indexed.corpus.queries]
+    measures = {"ndcg@10": ndcg, "recall@10": recall}
+    yield from agreement(python, indexed.corpus.name, relevant, indexed.found, measures, branches, fused)
 
 
 def costs(rounds: int) -> Iterator[Row]:
@@ -267,6 +290,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="the small model only")
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
     options = parser.parse_args()
+    python = ranx_python(may_install=not options.quick)
+    if python is None:
+        print("ranx is not installed: run once without --quick", file=sys.stderr)
     rows = list(costs(100 if options.quick else 300))
     for model in ("wordllama",) if options.quick else ("wordllama", "minilm"):
         embedding = open_embedding(model)
@@ -276,6 +302,8 @@ def main() -> int:
                 rows += quality(indexed, model)
                 if model == "wordllama":
                     rows += beside_engine(indexed, 200)
+                    if python is not None:
+                        rows += beside_ranx(indexed, python)
                 indexed.close()
     return finish(rows, options.json)
 

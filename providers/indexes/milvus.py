@@ -29,7 +29,7 @@ from providers.stores._milvus_collection import (
 __all__ = ["MilvusIndex", "open_milvus"]
 
 SCORE_DIGITS = 6  # of a float32; products of equal vectors differ beyond them
-SPARE = 32  # hits asked for beyond the limit, to see where those of its last score end
+MORE = 4  # times as many hits are asked for again when those of the last score may go on
 
 
 class MilvusIndex:
@@ -116,13 +116,13 @@ class MilvusIndex:
         self._rows.check(call)
         wanted = index_filter(filter)
         query = unit_vector(vector, self._manifest.dimensions).tolist()
-        asked = limit + SPARE
+        asked = limit + 1  # one beyond the limit tells whether the last score ends there, as it mostly does
         while True:
             found = self._rows.nearest(query, "vector", wanted, call, limit=asked, fields=["payload"])
             scores = [_score(score) for _, score in found]
             if len(found) < asked or asked >= MAX_HITS or scores[-1] < scores[limit - 1]:
                 break
-            asked *= 4  # the last score that counts may have more rows
+            asked *= MORE
         hits = [
             IndexHit(read_record(row["payload"]), score)
             for (row, _), score in zip(found, scores, strict=True)

@@ -25,6 +25,7 @@ from providers.stores._qdrant_points import (
     first_id_after,
     is_point_id,
     matching,
+    matching_vectors,
     payload_of,
     record_of,
 )
@@ -34,7 +35,7 @@ __all__ = ["QdrantIndex", "open_qdrant"]
 
 VECTOR = "record"
 SCORE_DIGITS = 6  # of a float32; products of equal vectors differ beyond them
-SPARE = 32  # points asked for beyond the limit, to see where those of its last score end
+MORE = 4  # times as many points are asked for again when those of the last score may go on
 PAGE = 1_000  # points a request when many are listed
 
 _NAMED = "named"  # in the payload of a record whose id is no UUID: its point's id is made of it
@@ -124,14 +125,14 @@ class QdrantIndex:
     ) -> Sequence[IndexHit]:
         """Return the nearest records, nearest first, ties by id."""
         self._points.check(call)
-        condition = matching(index_filter(filter))
+        condition = matching_vectors(index_filter(filter))
         query = unit_vector(vector, self._manifest.dimensions).tolist()
-        asked = limit + SPARE
+        asked = limit + 1  # one beyond the limit tells whether the last score ends there, as it mostly does
         while True:
             points = self._points.nearest(query, condition, call, limit=asked)
             if len(points) < asked or _score(points[-1]) < _score(points[limit - 1]):
                 break
-            asked *= 4  # the last score that counts may have more points
+            asked *= MORE
         hits = [IndexHit(_record(point), _score(point)) for point in points]
         return sorted(hits, key=lambda hit: (-hit.score, hit.record.id))[:limit]
 

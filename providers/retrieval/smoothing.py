@@ -46,7 +46,9 @@ def smoothed_scores(
     Source: Diaz, "Regularizing ad hoc retrieval scores", CIKM 2005, doi:10.1145/1099554.1099722.
     """
     own = scores.astype(np.float64)
-    similarity = np.clip(vectors.astype(np.float64) @ vectors.T, 0.0, 1.0)
+    doubles = vectors.astype(np.float64)
+    # not `@`: the threads it shares so small a product with wait for each other where all cores are busy
+    similarity = np.clip(np.einsum("ij,kj->ik", doubles, doubles), 0.0, 1.0)
     np.fill_diagonal(similarity, 0.0)
     nearest = np.argsort(-similarity, axis=1, kind="stable")[:, :neighbours]
     weights = np.take_along_axis(similarity, nearest, axis=1)

@@ -122,7 +122,7 @@ class QdrantCollection:
         return points
 
     def nearest(
-        self, vector: Sequence[float], condition: models.Filter, call: Call, *, limit: int
+        self, vector: Sequence[float], condition: models.Filter | None, call: Call, *, limit: int
     ) -> list[models.ScoredPoint]:
         """Find the points nearest to a vector, nearest first; as many as there are, up to `limit`.
 
@@ -229,7 +229,7 @@ class QdrantCollection:
     def _query(
         self,
         vector: Sequence[float],
-        condition: models.Filter,
+        condition: models.Filter | None,
         call: Call,
         limit: int,
         params: models.SearchParams | None,

@@ -1,7 +1,7 @@
 """Points of Qdrant: their ids, the payload that carries a record, and filters on it.
 
-The payload is the record in its wire form. What a payload cannot carry, or is not filtered by as records are,
-stands beside it under `ditto`, where needed: the record as exact text, and which fields hold a list.
+The payload is the record in its wire form. Where a payload cannot carry it, or would be filtered otherwise
+than records are, its exact text stands beside it, under `ditto`.
 """
 
 import uuid
@@ -22,6 +22,7 @@ __all__ = [
     "first_id_after",
     "is_point_id",
     "matching",
+    "matching_vectors",
     "payload_of",
     "record_of",
 ]
@@ -53,14 +54,13 @@ def first_id_after(text: str) -> str | None:
 def payload_of(record: MemoryItem) -> dict[str, Any]:
     """Make the payload of a record."""
     wire = record.to_wire()
-    aside: dict[str, Any] = {}
-    if _is_inexact(wire):
-        aside["exact"] = json_text(wire)
-        wire = _rounded(wire)
     lists = [field for field in ("namespace", "kind") if isinstance((record.metadata or {}).get(field), list)]
-    if lists:
-        aside["lists"] = lists
-    return {**wire, _ASIDE: aside} if aside else wire
+    if not lists and not _is_inexact(wire):
+        return wire
+    carried = _rounded(wire)
+    for field in lists:  # a condition on a list holds when one of its items matches
+        del carried["metadata"][field]
+    return {**carried, _ASIDE: {"exact": json_text(wire)}}
 
 
 def record_of(payload: Mapping[str, Any] | None) -> MemoryItem:
@@ -77,21 +77,24 @@ def record_of(payload: Mapping[str, Any] | None) -> MemoryItem:
 
 
 def matching(filter: Mapping[str, str]) -> models.Filter:
-    """Make the condition of a checked filter; it never holds for the manifest.
+    """Make the condition of a checked filter; it never holds for the manifest."""
+    return models.Filter(must=_equal_to(filter), must_not=[models.HasIdCondition(has_id=[MANIFEST_ID])])
 
-    A condition on a list holds when one of its items matches: records whose field is a list are left out.
+
+def matching_vectors(filter: Mapping[str, str]) -> models.Filter | None:
+    """Make the condition of a checked filter for a search by vectors; None: it holds for all.
+
+    The manifest has no vector, so that no search finds it. Naming it here would cost: without a server each
+    point is held against each condition in Python, which takes longer than to compare the vectors.
     """
-    return models.Filter(
-        must=[_equal(FILTER_PATHS[field], value) for field, value in filter.items()],
-        must_not=[
-            models.HasIdCondition(has_id=[MANIFEST_ID]),
-            *(_equal(f"{_ASIDE}.lists", field) for field in filter if field != "key"),
-        ],
-    )
+    return models.Filter(must=_equal_to(filter)) if filter else None
 
 
-def _equal(path: str, value: str) -> models.FieldCondition:
-    return models.FieldCondition(key=path, match=models.MatchValue(value=value))
+def _equal_to(filter: Mapping[str, str]) -> list[models.Condition]:
+    return [
+        models.FieldCondition(key=FILTER_PATHS[field], match=models.MatchValue(value=value))
+        for field, value in filter.items()
+    ]
 
 
 def _is_inexact(value: Any) -> bool:

@@ -39,6 +39,7 @@ from providers.stores._qdrant_points import (
     first_id_after,
     is_point_id,
     matching,
+    matching_vectors,
     payload_of,
     record_of,
 )
@@ -174,7 +175,7 @@ class QdrantStore:
         """
         self._points.check(call)
         query = _checked_query(request)
-        condition = matching(checked_filter(request.filter))
+        condition = matching_vectors(checked_filter(request.filter))
         if self._embedding is None:
             raise MemoryNodeError(
                 "SEARCH_UNAVAILABLE",

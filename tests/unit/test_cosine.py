@@ -78,7 +78,7 @@ def test_the_most_alike_come_first_and_the_rest_is_cut() -> None:
     assert order(ranked([1, 0], [0, 1], [1, 1], [1, 0], [-1, 0], limit=3)) == [2, 1, 0]
 
 
-@pytest.mark.parametrize("count", [2, 3, 7, 8, 50, 101])
+@pytest.mark.parametrize("count", [2, 3, 7, 8, 50, 101, 300])
 @pytest.mark.parametrize("dimensions", [3, 256, 384])
 @pytest.mark.parametrize("dtype", [None, np.float32])
 def test_ties_stay_in_the_order_given(count: int, dimensions: int, dtype: Any) -> None:
@@ -98,6 +98,19 @@ def test_arrays_of_small_floats_are_compared_in_large_ones() -> None:
     places = ranked(vectors[0].tolist(), *vectors.tolist(), embedding=Itself(np.float32))
     assert order(places)[0] == 0
     assert [place.score for place in places] == pytest.approx(sorted(exact @ exact[0], reverse=True))
+
+
+def test_neither_huge_nor_tiny_nor_zero_vectors_change_what_others_score() -> None:
+    chance = np.random.default_rng(5)
+    plain = chance.standard_normal((300, 8))
+    scales = np.ones((300, 1))
+    scales[::7], scales[3::7], scales[5::7] = 1e300, 1e-300, 0.0
+    query, *_ = plain
+    cosines = plain @ query / (np.linalg.norm(plain, axis=1) * np.linalg.norm(query))
+    cosines[5::7] = 0.0
+    places = ranked(query.tolist(), *(plain * scales).tolist())
+    assert [place.score for place in places] == pytest.approx(cosines[order(places)], abs=1e-12)
+    assert sorted(order(places)) == list(range(300))
 
 
 def test_no_score_is_beyond_one() -> None:
