@@ -38,12 +38,28 @@ class _Page:
 
     Attributes:
         drift: how far the entries were behind at the first look.
+        looks: how each record was written in Python when it was looked at last, and its digest.
     """
 
     drift: Drift | None = None
+    looks: dict[str, tuple[str, str]] = field(default_factory=dict)
     embedded: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     failed: dict[str, _Refusal] = field(default_factory=dict)
+
+    def digest(self, record: MemoryItem) -> str:
+        """Return a record's digest; one that is written as before has that which it had.
+
+        Equal values may be written in several ways, but one way is never that of two values: `==` would not
+        do, by which 1 is True.
+        """
+        written = repr((record.content, record.key, record.metadata))
+        last = self.looks.get(record.id)
+        if last is not None and last[0] == written:
+            return last[1]
+        digest = record_digest(record)
+        self.looks[record.id] = (written, digest)
+        return digest
 
     def refused(self, record: MemoryItem, digest: str) -> bool:
         """Tell whether the record was refused as it is now; one that was written since deserves a try."""
@@ -212,7 +228,7 @@ def _bring_up_once(
     """Do what is to be done now; returns the records that it touched."""
     found = map(MemoryItem.from_wire, store.get(_get(ids), call))
     records = {record.id: record for record in found if is_indexed(record)}
-    digests = {id: record_digest(record) for id, record in records.items()}
+    digests = {id: page.digest(record) for id, record in records.items()}
     known = index.digests(ids, call)
     stale = [
         record

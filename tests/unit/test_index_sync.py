@@ -189,6 +189,15 @@ class TestOneAfterTheOther:
 
 
 class TestMeanwhile:
+    @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), ("1", 1), ({}, [])])
+    def test_a_change_to_what_python_takes_for_equal_or_alike_is_one(
+        self, library: Library, before: Any, after: Any
+    ) -> None:
+        [a] = library.write({"text": "a", "seen": before})
+        change = Meddling(lambda: library.update(a, content={"text": "a", "seen": after}))
+        assert told(library.bring_up(a, embedding=change)) == {"embedded": 1}
+        assert library.is_current(a)
+
     """What happens between the read of a record and the write of its entry."""
 
     def test_an_update_is_not_lost(self, library: Library) -> None:
