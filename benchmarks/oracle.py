@@ -11,7 +11,7 @@ from benchmarks.report import Row
 
 __all__ = ["Fused", "agreement", "ranx_python"]
 
-RANX = "ranx==0.3.21"  # heavy: it brings numba, which compiles what it needs in the first run
+RANX = "ranx==0.3.21"  # heavy: it brings numba, which compiles what it needs first
 FIRST = 10  # places that are compared
 DIFFERENCE = 1e-9  # of a figure, for it was added up in another order
 WAIT = 900.0  # seconds, most of them for that compiling
@@ -23,13 +23,15 @@ Fused = Mapping[str, float]
 """Scores of the first places of a fusion, by key."""
 
 
-def ranx_python(*, may_install: bool) -> Path | None:
-    """Return the Python that has ranx; None: it is not installed, and must not be.
+def ranx_python() -> Path:
+    """Return the Python that has ranx, installed if need be.
 
     Raises:
         Failed: it cannot be installed.
     """
-    return environment_of("ranx", [RANX], may_install=may_install)
+    python = environment_of("ranx", [RANX], may_install=True)
+    assert python is not None
+    return python
 
 
 def agreement(

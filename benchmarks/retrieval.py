@@ -1,20 +1,20 @@
 """RETRIEVAL.SEARCH: how well it finds, what the node costs, and how it stands beside the engine alone.
 
-`python -m benchmarks.retrieval [--quick] [--json FILE]`; the full run embeds two collections with both local
-models and takes some minutes, `--quick` takes the small model only.
+`python -m benchmarks.retrieval [--quick [--ranx]] [--json FILE]`; the full run embeds two collections with
+both local models and takes some minutes, `--quick` takes the small model only.
 
 Quality is measured through the product: records written to a SQLite store, embedded into its index, found by
 calls of RETRIEVAL.SEARCH. The references of the single branches are plain FTS5 (porter) and exact cosine
 search by the same model; those of hybrid are the goals that it was built to. Queries with an odd index are
 the half that nothing was chosen on. That nDCG, recall and fusion are reckoned rightly is checked against
-ranx, which the full run installs into a virtual environment under `.ditto-benchmarks/`.
+ranx, which is installed into a virtual environment under `.ditto-benchmarks/`; it compiles for minutes, so
+that `--quick` leaves it out unless told otherwise.
 """
 
 import argparse
 import math
 import sqlite3
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.corpora import Corpus, Query, cranfield, locomo
+from benchmarks.environments import Failed
 from benchmarks.oracle import agreement, ranx_python
 from benchmarks.report import Row, finish, medians
 from ditto_tasks import Runtime
@@ -285,14 +286,20 @@ class _Known:
         return self._vectors[list(contents)]
 
 
+def _ranx_python() -> Path:
+    try:
+        return ranx_python()
+    except Failed as error:
+        raise SystemExit(str(error)) from None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the small model only")
+    parser.add_argument("--ranx", action="store_true", help="with --quick: check against ranx all the same")
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
     options = parser.parse_args()
-    python = ranx_python(may_install=not options.quick)
-    if python is None:
-        print("ranx is not installed: run once without --quick", file=sys.stderr)
+    python = _ranx_python() if options.ranx or not options.quick else None
     rows = list(costs(100 if options.quick else 300))
     for model in ("wordllama",) if options.quick else ("wordllama", "minilm"):
         embedding = open_embedding(model)
