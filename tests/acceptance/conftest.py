@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,13 @@ class Up:
 
 
 def are_gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return not any(map(_lives, processes))
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):  # it may end between two looks
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 @pytest.fixture
