@@ -7,7 +7,14 @@ from pydantic import ValidationError
 from ditto_tasks.contracts.base import Contract, ListOf, Maybe
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.memory import MemoryStore
-from ditto_tasks.contracts.reindex import Drift, Mode, ReindexFailure, ReindexPageOutput, ReindexReport
+from ditto_tasks.contracts.reindex import (
+    NO_DRIFT,
+    Drift,
+    Mode,
+    ReindexFailure,
+    ReindexPageOutput,
+    ReindexReport,
+)
 from ditto_tasks.transport.runs import RunLost
 from providers.indexes.kept import KeptRecord
 from providers.indexes.walk import Phase, Place, Step
@@ -54,7 +61,7 @@ class Checkpoint(Contract):
     removed: int = 0
     failed: ListOf[ReindexFailure] = ()
     failed_count: int = 0
-    drift: Drift = Drift(missing=0, stale=0, orphaned=0)
+    drift: Drift = NO_DRIFT
     started_at: float = 0.0
     updated_at: float = 0.0
 

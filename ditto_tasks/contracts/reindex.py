@@ -7,6 +7,7 @@ from annotated_types import Ge
 from ditto_tasks.contracts.base import Contract, Id, Integer, ListOf, Maybe, Number, Text, trusted
 
 __all__ = [
+    "NO_DRIFT",
     "RECORDS_TARGET",
     "Drift",
     "GenerationNumber",
@@ -72,7 +73,7 @@ class Drift(Contract):
     orphaned: Count
 
 
-_NO_DRIFT = trusted(Drift, {"missing": 0, "stale": 0, "orphaned": 0})
+NO_DRIFT = trusted(Drift, {"missing": 0, "stale": 0, "orphaned": 0})
 
 
 class ReindexPageOutput(Contract):
@@ -86,7 +87,7 @@ class ReindexPageOutput(Contract):
     unchanged: Count = 0
     removed: Count = 0
     failed: ListOf[ReindexFailure] = ()
-    drift: Drift = _NO_DRIFT
+    drift: Drift = NO_DRIFT
 
 
 class ReindexReport(Contract):

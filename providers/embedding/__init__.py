@@ -3,8 +3,14 @@
 A module is imported when it is asked for, so that no driver and no model is unasked.
 """
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from ditto_tasks.contracts.errors import InvalidDefinition
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding
+
+if TYPE_CHECKING:
+    from providers.embedding.local import MiniLmEmbedding, WordLlamaEmbedding
 
 __all__ = ["local_embedding", "open_embedding"]
 
@@ -17,13 +23,10 @@ def open_embedding(name: str) -> IdentifiedEmbedding:
     Raises:
         InvalidDefinition: the name is another one, or the extra `embedded` is not installed.
     """
-    from providers.embedding.local import MiniLmEmbedding, WordLlamaEmbedding
-
-    if name == "minilm":
-        return MiniLmEmbedding()
-    if name == "wordllama":
-        return WordLlamaEmbedding()
-    raise InvalidDefinition(f"no local embedding is called {name!r:.40}: use minilm or wordllama")
+    models = _local_models()
+    if name not in models:
+        raise InvalidDefinition(f"no local embedding is called {name!r:.40}: use {' or '.join(models)}")
+    return models[name]()
 
 
 def local_embedding(identity: str) -> IdentifiedEmbedding | None:
@@ -32,7 +35,10 @@ def local_embedding(identity: str) -> IdentifiedEmbedding | None:
     Raises:
         InvalidDefinition: the extra `embedded` is not installed.
     """
+    return next((model() for model in _local_models().values() if model.identity == identity), None)
+
+
+def _local_models() -> "Mapping[str, type[MiniLmEmbedding | WordLlamaEmbedding]]":
     from providers.embedding.local import MiniLmEmbedding, WordLlamaEmbedding
 
-    models: tuple[type[MiniLmEmbedding | WordLlamaEmbedding], ...] = (MiniLmEmbedding, WordLlamaEmbedding)
-    return next((model() for model in models if model.identity == identity), None)
+    return {"minilm": MiniLmEmbedding, "wordllama": WordLlamaEmbedding}

@@ -12,7 +12,7 @@ from ditto_tasks.contracts.memory import (
     MemoryQueryOutput,
     MemoryStore,
 )
-from ditto_tasks.contracts.reindex import Drift, ReindexFailure, ReindexPageOutput
+from ditto_tasks.contracts.reindex import NO_DRIFT, Drift, ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import EmbeddingProvider, RetrievalCall
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import record_digest
@@ -72,7 +72,7 @@ class _Page:
             unchanged=len(set(ids) - touched),
             removed=len(self.removed),
             failed=tuple(ReindexFailure(id=id, reason=told.reason) for id, told in self.failed.items()),
-            drift=self.drift or Drift(missing=0, stale=0, orphaned=0),
+            drift=self.drift or NO_DRIFT,
         )
 
 

@@ -99,6 +99,18 @@ class Library:
     def check(self, **input: Any) -> Any:
         return self.runtime.invoke("REINDEX.CHECK", {"target": "kb", **input}).unwrap()
 
+    def ask_in_full_meanwhile(self) -> list[Any]:
+        """Have a full run asked for while the next one embeds, once; returns where its answer will be."""
+        asked: list[Any] = []
+
+        def call_again() -> None:
+            if not asked:
+                asked.append(None)
+                asked[0] = self.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap()
+
+        self.embedding.meanwhile = call_again
+        return asked
+
     @property
     def checkpoint(self) -> Any:
         (record,) = self.records.get(MemoryGetInput(ids=(), keys=(KEY,)))
@@ -339,14 +351,7 @@ class TestOverlap:
 
     def test_a_full_run_that_comes_meanwhile_is_answered_in_full(self, library: Library) -> None:
         library.write(*"abc")
-        asked: list[Any] = []
-
-        def call_again() -> None:
-            if not asked:
-                asked.append(None)
-                asked[0] = library.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap()
-
-        library.embedding.meanwhile = call_again
+        asked = library.ask_in_full_meanwhile()
         assert counts(library.run()) == {"embedded": 6}
         assert asked == [{"covered": True}]
 
@@ -354,13 +359,7 @@ class TestOverlap:
         self, library: Library
     ) -> None:
         library.write(*"abc")
-        asked: list[Any] = []
-
-        def call_again() -> None:
-            if not asked:
-                asked.append(library.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap())
-
-        library.embedding.meanwhile = call_again
+        library.ask_in_full_meanwhile()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GenerationSwitch, "build", _die)
             with pytest.raises(NodeFailed, match="the lights went out"):
@@ -370,14 +369,7 @@ class TestOverlap:
 
     def test_what_is_refused_in_two_passes_over_all_records_has_failed_once(self, library: Library) -> None:
         library.write(*["a!"] * 15, "b")
-        asked: list[Any] = []
-
-        def call_again() -> None:
-            if not asked:
-                asked.append(None)
-                asked[0] = library.runtime.invoke("REINDEX.RUN", {"target": "kb", "mode": "full"}).unwrap()
-
-        library.embedding.meanwhile = call_again
+        library.ask_in_full_meanwhile()
         report = library.run()
         assert (report["passes"], report["failedCount"], len(report["failed"])) == (2, 15, 15)
 
