@@ -1,7 +1,9 @@
 """The handle of one call: wait for its result, ask where it is, cancel it."""
 
+import time
 from collections.abc import Generator
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 from ditto_tasks.contracts.errors import InvocationTimeout
@@ -32,7 +34,7 @@ class Invocation:
     ) -> None:
         self.id = id
         self.node = node
-        self.future = future
+        self._future = future
         self._transport = transport
         self._timeout = timeout
 
@@ -42,6 +44,18 @@ class Invocation:
         future: Future[NodeResult] = Future()
         future.set_result(result)
         return cls(result.execution_id, result.node, future, transport=None, timeout=0.0)
+
+    @property
+    def future(self) -> "Future[NodeResult]":
+        """The future of the result: for callbacks, and for waiting for several calls at once."""
+        if self._transport is not None and not self._future.done():
+            self._transport.listen()
+        return self._future
+
+    def end(self, error: Exception) -> None:
+        """Have whoever waits for the result get this error; without effect once the result is there."""
+        with suppress(InvalidStateError):
+            self._future.set_exception(error)
 
     def result(self, timeout: float | None = None) -> NodeResult:
         """Wait for the result; may be called again, also after a timeout.
@@ -55,8 +69,11 @@ class Invocation:
             RuntimeClosed: the runtime was closed.
         """
         limit = self._timeout if timeout is None else timeout
+        ends = time.monotonic() + limit
+        if self._transport is not None:
+            self._transport.wait(self._future, limit)
         try:
-            return self._named(self.future.result(limit))
+            return self._named(self._future.result(max(0.0, ends - time.monotonic())))
         except TimeoutError:
             raise self._timed_out(limit) from None
 
@@ -82,13 +99,13 @@ class Invocation:
             BrokerUnavailable: the result backend does not answer.
         """
         if self._transport is None:
-            return self.future.result(0).status
+            return self._future.result(0).status
         return self._transport.state(self.id)
 
     def forget(self) -> None:
         """Wait for the result no longer; the call goes on."""
         if self._transport is not None:
-            self._transport.forget(self.id, self.future)
+            self._transport.forget(self.id, self._future)
 
     async def _wait(self) -> NodeResult:
         import asyncio

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -516,11 +515,7 @@ class _BoundRuntime:
 def _ends_with(cancel: CancelToken, invocation: Invocation) -> Iterator[None]:
     """Within the block, let the token end the wait for the invocation's result."""
 
-    def end() -> None:
-        with suppress(InvalidStateError):  # the result came first
-            invocation.future.set_exception(InvocationCancelled(cancel.reason))
-
-    forget = cancel.on_cancel(end)
+    forget = cancel.on_cancel(lambda: invocation.end(InvocationCancelled(cancel.reason)))
     try:
         yield
     finally:

@@ -16,11 +16,11 @@ from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
 from ditto_tasks.transport.app import create_app, node_queue, redis_url, uses_streams
-from ditto_tasks.transport.connection import SOCKET_TIMEOUT, broker_errors, connect
+from ditto_tasks.transport.connection import broker_errors, connect
 from ditto_tasks.transport.dead import DeadLetters
 from ditto_tasks.transport.directory import Directory
 from ditto_tasks.transport.idempotency import IdempotencyKeys
-from ditto_tasks.transport.inbox import BLOCK_TIME, Inbox
+from ditto_tasks.transport.inbox import Inbox
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.payloads import Payloads
@@ -108,6 +108,12 @@ class CeleryTransport:
         if stored is not None:
             inbox.deliver(stored)
         return future
+
+    def wait(self, future: Future[NodeResult], seconds: float) -> None:
+        self._own_inbox().wait(future, seconds)
+
+    def listen(self) -> None:
+        self._own_inbox().listen()
 
     def forget(self, execution_id: str, future: Future[NodeResult]) -> None:
         self._own_inbox().forget(execution_id, future)
@@ -205,9 +211,7 @@ class CeleryTransport:
         """Return this process's inbox: after a fork the parent's thread and connection are not ours."""
         with self._lock:
             if self._inbox is None or self._inbox_pid != os.getpid():
-                reader = connect(
-                    redis_url(self._config), socket_timeout=BLOCK_TIME + SOCKET_TIMEOUT, retries=False
-                )
+                reader = connect(redis_url(self._config))
                 self._inbox = Inbox(self._redis, reader, self._keys, self._payloads)
                 self._inbox_pid = os.getpid()
             return self._inbox

@@ -1,20 +1,23 @@
-"""The inbox: one connection and one thread through which a process receives all results it waits for.
+"""The inbox: one connection through which a process receives all results it waits for.
 
-Workers push each result into the list of the process that asked; the thread takes them out and completes the
-futures. When the connection was lost, what arrived meanwhile is read from the result backend itself.
+Workers push each result into the list of the process that asked. The thread that waits for one takes it out
+itself, unless another one is reading already; a thread of our own reads for those who do not wait in `wait`.
+When the connection was lost, what arrived meanwhile is read from the result backend itself.
 """
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 from ditto_tasks.contracts.errors import RuntimeClosed
 from ditto_tasks.contracts.node import NodeResult
-from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
+from ditto_tasks.transport.connection import REDIS_ERRORS, SOCKET_TIMEOUT, RedisClient
 from ditto_tasks.transport.keys import Keys
-from ditto_tasks.transport.line import Line
+from ditto_tasks.transport.line import BlockingRead
 from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.results import read_result
 
@@ -26,7 +29,7 @@ BLOCK_TIME = 5  # seconds a blocking read lasts
 _BATCH = 100  # results taken out at once
 _MANY = 32  # results waited for; from there on they are gathered
 _GATHER = 0.001  # seconds between two reads then: workers have more use for the time than one read a result
-_NOTHING = b"-"  # pushed to wake the thread
+_UNTENDED = 0.05  # seconds that results may lie in the list before the thread reads them
 _RECONNECT_PAUSE = 0.2  # seconds between attempts to reach the server
 
 ResultFuture = Future[NodeResult]
@@ -37,38 +40,68 @@ class Inbox:
 
     Args:
         commands: a client for commands that do not block; stays the caller's to close.
-        reader: a client for blocking reads, its socket timeout over `BLOCK_TIME`; closed with the inbox.
+        reader: a client for blocking reads; closed with the inbox.
         keys: the key names.
         payloads: where outputs lie that are too large for a result.
     """
 
     def __init__(self, commands: RedisClient, reader: RedisClient, keys: Keys, payloads: Payloads) -> None:
+        self.key = keys.inbox(uuid.uuid4().hex)
         self._payloads = payloads
         self._commands = commands
         self._reader = reader
-        self._line = Line(reader, sends_again=False)  # what was taken out is not there a second time
         self._keys = keys
         self._futures: dict[str, list[ResultFuture]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._wanted = threading.Event()
+        self._reads = threading.Lock()  # held by the one thread that reads
+        self._reading_thread = 0
+        self._has_lost_some = False  # taken out of the list and not delivered: the backend has them
+        self._wanted = threading.Event()  # tells the thread that somebody counts on it
         self._is_resting = False
         self._thread: threading.Thread | None = None
-        self.key = keys.inbox(uuid.uuid4().hex)
+        command = ("BLMPOP", BLOCK_TIME, 1, self.key, "LEFT", "COUNT", _BATCH)
+        self._taking = BlockingRead(reader, command, BLOCK_TIME + SOCKET_TIMEOUT)
 
     def expect(self, execution_id: str) -> ResultFuture:
-        """Return a future for one result; expect before sending, or the result may pass unseen."""
+        """Return a future for one result; expect before sending, or the result may pass unseen.
+
+        It is completed some 50 ms late unless somebody waits in `wait` or has asked for it with `listen`.
+        """
         future: ResultFuture = Future()
         with self._lock:
             if self._closing.is_set():
                 raise RuntimeClosed("the runtime is closed: it waits for no more results")
             self._futures.setdefault(execution_id, []).append(future)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._read, name="ditto-inbox", daemon=True)
+                self._thread = threading.Thread(target=self._tend, name="ditto-inbox", daemon=True)
                 self._thread.start()
             if self._is_resting:
                 self._wanted.set()
         return future
+
+    def wait(self, future: ResultFuture, seconds: float) -> None:
+        """Wait for a future in the thread that wants it, and read meanwhile, for others as well.
+
+        Returns when it is done or the time is up, and also when somebody else reads already, or the server is
+        away: then it is to be waited for itself.
+        """
+        if future.done() or self._has_lost_some or not self._reads.acquire(blocking=False):
+            return
+        ends = time.monotonic() + seconds
+        try:
+            self._reading_thread = threading.get_ident()
+            future.add_done_callback(self._wake_reader)
+            while not future.done() and (left := ends - time.monotonic()) > 0:
+                self._read(left)
+        except REDIS_ERRORS as error:
+            logger.info("results cannot be read (%s): the thread of the inbox goes on", type(error).__name__)
+        finally:
+            self._leave()
+
+    def listen(self) -> None:
+        """Have results read from now on though nobody waits in `wait`, as long as any are expected."""
+        self._wanted.set()
 
     def forget(self, execution_id: str, future: ResultFuture) -> None:
         """Wait no longer for this future."""
@@ -88,7 +121,7 @@ class Inbox:
             _complete(future, lambda future: future.set_result(result))
 
     def close(self) -> None:
-        """Fail the futures that still wait and end the thread; within `BLOCK_TIME` without a server."""
+        """Fail the futures that still wait, and end the thread."""
         with self._lock:
             self._closing.set()
             waiting = [future for futures in self._futures.values() for future in futures]
@@ -96,45 +129,72 @@ class Inbox:
         for future in waiting:
             _complete(future, lambda future: future.set_exception(RuntimeClosed("the runtime was closed")))
         self._wanted.set()
+        self._taking.wake()
         if self._thread is not None:
-            self._wake()
-            self._thread.join(BLOCK_TIME + 1)
-        self._line.close()
+            self._thread.join(BLOCK_TIME)
+        with self._reads:  # whoever read has found its future done
+            self._taking.close()
         self._reader.close()
 
-    def _wake(self) -> None:
+    def _read(self, seconds: float) -> None:
+        """Wait for results, and deliver what comes; by the one thread that holds `_reads`."""
         try:
-            self._commands.pipeline().rpush(self.key, _NOTHING).expire(self.key, BLOCK_TIME).execute()
-        except REDIS_ERRORS:
-            logger.debug("no server to wake the inbox through: its read ends by itself")
+            answer = self._taking.answer(seconds)
+            for stored in answer[1] if answer else ():
+                self._deliver_safely(stored)
+        except BaseException:
+            self._has_lost_some = True
+            raise
 
-    def _read(self) -> None:
+    def _leave(self) -> None:
+        """Let others read; those who wait for their futures themselves count on the thread from now on."""
+        self._reading_thread = 0
+        self._reads.release()
+        if self._futures or self._has_lost_some:
+            self._wanted.set()
+
+    def _wake_reader(self, future: ResultFuture) -> None:
+        """End the wait of whoever reads for a future that was completed otherwise: cancelled, say."""
+        if self._reading_thread != threading.get_ident():
+            self._taking.wake()
+
+    def _tend(self) -> None:
+        """Read what nobody waits for in `wait`, until the inbox is closed."""
+        busy_at = time.monotonic()
         while not self._closing.is_set():
-            if len(self._futures) > _MANY:
-                self._closing.wait(_GATHER)
-            try:
-                popped = self._line.execute("BLMPOP", BLOCK_TIME, 1, self.key, "LEFT", "COUNT", _BATCH)
-            except REDIS_ERRORS as error:
-                self._recover(error)
-                continue
-            if popped is None:
+            is_wanted = self._wanted.wait(_UNTENDED)
+            self._wanted.clear()
+            if self._futures or is_wanted:
+                busy_at = time.monotonic()
+            elif time.monotonic() - busy_at > BLOCK_TIME:
                 self._rest()
-            for stored in popped[1] if popped else ():
-                if stored != _NOTHING:
-                    self._deliver_safely(stored)
+            if self._futures and self._reads.acquire(blocking=False):
+                try:
+                    self._read_for_all()
+                finally:
+                    self._leave()
+
+    def _read_for_all(self) -> None:
+        self._reading_thread = threading.get_ident()
+        while self._futures and not self._closing.is_set():
+            if self._has_lost_some:
+                self._recover()
+            elif len(self._futures) > _MANY:
+                self._closing.wait(_GATHER)
+            with suppress(*REDIS_ERRORS):  # then some are lost
+                self._read(BLOCK_TIME)
 
     def _rest(self) -> None:
-        """Leave the server alone while nothing is waited for."""
+        """Look after nothing while nothing is waited for."""
         with self._lock:
             if self._futures or self._closing.is_set():
                 return
-            self._wanted.clear()
             self._is_resting = True
         self._wanted.wait()
         self._is_resting = False
 
-    def _recover(self, error: Exception) -> None:
-        """Wait for the server, then look for results that were pushed while nobody read."""
+    def _recover(self) -> None:
+        """Wait for the server, then look for results that were taken out and never arrived."""
         while not self._closing.wait(_RECONNECT_PAUSE):
             try:
                 with self._lock:
@@ -142,7 +202,8 @@ class Inbox:
                 results = self._commands.mget([self._keys.result(id) for id in expected]) if expected else []
             except REDIS_ERRORS:
                 continue
-            logger.info("reading results again after %s", type(error).__name__)
+            logger.info("reading results again")
+            self._has_lost_some = False
             for stored in results:
                 if stored is not None:
                     self._deliver_safely(stored)

@@ -6,6 +6,9 @@ back.
 """
 
 import os
+import selectors
+import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -19,7 +22,7 @@ try:
 except ImportError:  # it is optional
     pack_command = None  # type: ignore[assignment]
 
-__all__ = ["Line", "LineScript", "packed"]
+__all__ = ["BlockingRead", "Line", "LineScript", "packed"]
 
 
 class Line:
@@ -139,3 +142,80 @@ class LineScript:
             return self._line.execute(*self.command(keys, args))
         except NoScriptError:
             return self._line.execute("EVAL", self.text, len(keys), *keys, *args)
+
+
+class BlockingRead:
+    """A blocking command, sent again and again over a connection of its own.
+
+    Its answer may be waited for in parts, by one thread after the other, not by two at once: what comes while
+    nobody waits is there for the next one.
+
+    Args:
+        client: whose settings the connection is made with; it stays the caller's to close.
+        command: what is sent; the server answers it with nothing when its time is up.
+        lasts: seconds after which the server counts as lost if it has not answered.
+    """
+
+    def __init__(self, client: RedisClient, command: Sequence[Any], lasts: float) -> None:
+        pool = client.connection_pool
+        self._connection = pool.connection_class(**pool.connection_kwargs)
+        self._command = command
+        self._lasts = lasts
+        self._lost_at: float | None = None  # unless it has answered by then; None: it is not asked
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._rope = socket.socketpair()
+        self._rope.setblocking(False)
+        self._bell_key = self._selector.register(self._bell, selectors.EVENT_READ)
+
+    def answer(self, seconds: float) -> Any:
+        """Wait for the answer; returns None if the time is up or `wake` was called before it came.
+
+        Raises:
+            redis.RedisError: the connection was lost, and with it what the server may have answered.
+        """
+        try:
+            return self._answer(seconds)
+        except BaseException:  # perhaps in the middle of an answer
+            self._hang_up()
+            raise
+
+    def wake(self) -> None:
+        """End the wait; from any thread."""
+        with suppress(OSError):  # it is closed, or woken often enough
+            self._rope.send(b"1")
+
+    def close(self) -> None:
+        """Close the connection; nothing may wait any more."""
+        self._hang_up()
+        self._selector.close()
+        self._bell.close()
+        self._rope.close()
+
+    def _answer(self, seconds: float) -> Any:
+        if self._lost_at is None:
+            self._ask()
+        now = time.monotonic()
+        if now >= self._lost_at:
+            raise TimeoutError("the server has not answered a blocking read")
+        ready = [key for key, _ in self._selector.select(min(seconds, self._lost_at - now))]
+        if self._bell_key in ready:
+            self._bell.recv(4096)
+        if all(key is self._bell_key for key in ready):
+            return None
+        answer = self._connection.read_response(disconnect_on_error=False)
+        self._lost_at = None
+        return answer
+
+    def _ask(self) -> None:
+        if self._connection._sock is None:
+            self._connection.connect()
+            self._selector.register(self._connection._sock, selectors.EVENT_READ)
+        self._connection.send_packed_command(packed(self._connection, [self._command]))
+        self._lost_at = time.monotonic() + self._lasts
+
+    def _hang_up(self) -> None:
+        if self._connection._sock is not None:
+            with suppress(KeyError):  # it was being connected
+                self._selector.unregister(self._connection._sock)
+        self._connection.disconnect()
+        self._lost_at = None

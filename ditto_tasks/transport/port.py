@@ -80,6 +80,18 @@ class Transport(Protocol):
         """Return a future for the result of a call that was sent from anywhere."""
         ...
 
+    def wait(self, future: "Future[NodeResult]", seconds: float) -> None:
+        """Wait for a future in the thread that wants its result: so it comes soonest.
+
+        Returns when it is done or the time is up, and earlier when others see to it: wait for the future
+        itself then. Whoever does not call this calls `listen`, or results come somewhat late.
+        """
+        ...
+
+    def listen(self) -> None:
+        """Complete futures from now on though nobody is in `wait`, as long as results are expected."""
+        ...
+
     def forget(self, execution_id: str, future: "Future[NodeResult]") -> None:
         """Wait no longer for this future."""
         ...
