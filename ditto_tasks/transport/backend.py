@@ -42,9 +42,20 @@ class NodeResultBackend(RedisBackend):
 
     def end(self, execution_id: str, result: dict[str, Any], request: Any) -> None:
         """Store a node's result as `store_result` does, with less around it."""
-        meta = self._success(result, request)
-        meta["task_id"] = execution_id
-        self._end(execution_id, encode_json(strict_json(meta)), request)
+        if self._is_extended:
+            self.store_result(execution_id, result, SUCCESS, request=request)
+            return
+        encoded = getattr(request, "ditto_encoded", None) or encode_json(strict_json(result))
+        rest = {
+            "traceback": None,
+            "children": self.current_task_children(request),
+            "date_done": datetime.now(UTC).isoformat(),
+            "task_id": execution_id,
+        }
+        if request.parent_id:
+            rest["parent_id"] = request.parent_id
+        stored = b'{"status":"SUCCESS","result":%b,%b' % (encoded, encode_json(rest)[1:])
+        self._end(execution_id, stored, request)
 
     def _store_result(
         self,
@@ -61,20 +72,6 @@ class NodeResultBackend(RedisBackend):
         meta["task_id"] = task_id
         self._end(task_id, self.encode(meta), request)
         return result
-
-    def _success(self, result: dict[str, Any], request: Any) -> dict[str, Any]:
-        """Make the record that Celery makes; the status comes first, for the ledger to find."""
-        if self._is_extended:
-            extended: dict[str, Any] = self._get_result_meta(result, SUCCESS, None, request)
-            return extended
-        meta = {
-            "status": SUCCESS,
-            "result": result,
-            "traceback": None,
-            "children": self.current_task_children(request),
-            "date_done": datetime.now(UTC).isoformat(),
-        }
-        return meta | {"parent_id": request.parent_id} if request.parent_id else meta
 
     def _end(self, task_id: str, stored: bytes, request: Any) -> None:
         reply_to = getattr(request, "reply_to", None) or ""

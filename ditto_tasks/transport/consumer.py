@@ -23,9 +23,9 @@ from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.entry import Entry, Fetched, read_entries
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
-from ditto_tasks.transport.ledger import END, ENDED, Ending
+from ditto_tasks.transport.ledger import BEGIN, END, ENDED, Begun, Ending
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.line import Line, LineScript
+from ditto_tasks.transport.line import Line, LineScript, SentScript
 from ditto_tasks.transport.tags import split_tag, tag_of
 
 __all__ = ["StreamConsumer"]
@@ -81,9 +81,11 @@ class StreamConsumer:
         self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
         self._not_run: dict[str, str] = {}
+        self._beginnings: dict[str, _Beginning] = {}  # those that were sent, by tag
         self._suspect = ""
         self._unsettled: list[str] = []
         self._endings: list[Ending] = []
+        self._sent_endings: list[tuple[Ending, SentScript]] = []
         self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
         self._looked_at = float("inf")  # not yet
@@ -94,7 +96,7 @@ class StreamConsumer:
         self._line = line = Line(client)
         self._fetch = LineScript(line, client, scripts.FETCH)
         self._end = LineScript(line, client, END)
-        self._begin_read = LineScript(line, client, scripts.BEGIN_READ)
+        self._begin = LineScript(line, client, BEGIN)
         self._hold = client.register_script(scripts.HOLD)
         self._settle = LineScript(line, client, scripts.SETTLE)
         self._count_all = client.register_script(scripts.COUNT_ALL)
@@ -104,9 +106,8 @@ class StreamConsumer:
         self.on_change: Callable[[], None] = _do_nothing
         self.on_freed: Callable[[], None] = _do_nothing
         self.on_ended: Callable[[], None] | None = None
+        self.loop_thread = 0  # whose event loop fetches
         self._steps = count()
-        self._last_brought = ""  # the stream from which the last read had something
-        self._server_knows_begin = False
         self.expects_more = False  # whether calls wait, as far as the last fetch could tell
 
     def read(self, queues: Sequence[str]) -> None:
@@ -144,6 +145,7 @@ class StreamConsumer:
         )
         arguments = [self.group, self.name, count, *begins, self._limits_by_stream(), self.group]
         arguments.append(self._new_step())
+        self.look_at_ends()
         try:
             answer = self._after_settled(self._fetch, streams or self._streams, arguments)
         except ResponseError as error:
@@ -153,11 +155,10 @@ class StreamConsumer:
         entries = self._entries(taken)
         return Fetched(entries, is_more=parked > 0, again_in=again / 1000 if again else None)
 
-    def read_commands(self, block: float) -> list[list[Any]]:
-        """Give what waits up to `block` seconds for one message of any stream, to be sent in one go.
+    def read_command(self, block: float) -> list[Any]:
+        """Give the command that waits up to `block` seconds for one message of any stream.
 
-        Streams whose limit has no room are left out; their bell tells when it has. While messages come, the
-        read is followed by what begins their calls; a worker that has long been idle saves the server that.
+        Streams whose limit has no room are left out; their bell tells when it has.
         """
         streams = [
             stream
@@ -167,39 +168,39 @@ class StreamConsumer:
         streams += self._bells()
         arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
         arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams]
-        read = arguments + [">"] * len(streams)
-        if not self._last_brought or self._begins is None:
-            return [read]
-        if not self._server_knows_begin:
-            self._line.execute("SCRIPT", "LOAD", self._begin_read.text)
-            self._server_knows_begin = True
-        return [read, self._begin_command()]
+        return arguments + [">"] * len(streams)
 
-    def read_reply(self, reply: Any, begin_answer: Any = None) -> Fetched:
-        """Read what the server answered to `read_commands`; a limited call must find its slot first.
-
-        Args:
-            begin_answer: the second answer, if there is one; an error when the server, restarted, knows the
-                script no more.
-        """
-        if isinstance(begin_answer, Exception):
-            self._server_knows_begin = False
-            begin_answer = None  # each call is begun by who runs it
-        is_more, begun = begin_answer or (0, ())
+    def read_reply(self, reply: Any) -> Fetched:
+        """Read what the server answered to `read_command`; a limited call must find its slot first."""
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
-        how = {(stream, id): answer for stream, id, answer in begun}
-        entries = self._entries(
-            (stream, *entry, how.get((stream, entry[0])))
-            for stream, entries in by_stream
-            for entry in entries
-        )
-        self._last_brought = entries[0].stream if entries else ""
+        entries = self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
+        if not self._limited:
+            return Fetched(entries)
         bells = set(self._bells())
         rings = [entry for entry in entries if entry.stream in bells]
         for ring in rings:
             self.settle(ring.tag)
         calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
-        return Fetched(calls, is_more=bool(rings or is_more))
+        return Fetched(calls, is_more=bool(rings))
+
+    def begin(self, entry: Entry) -> Callable[[], Begun] | None:
+        """Send what begins a call that a blocking read has brought; its answer comes while it is made ready.
+
+        Returns:
+            What waits for the answer, for whoever runs the call; None if it is to begin the call itself.
+
+        Raises:
+            redis.RedisError: the server takes nothing in.
+        """
+        if self._begins is None or "i" not in entry.fields:
+            return None
+        id = self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
+        keys = [self._keys.result(id), self._keys.call(id), self._keys.leases]
+        step = self._new_step() + entry.id
+        sent = self._begin.send(keys, [self._begins, "", "", entry.stream, entry.id, step])
+        beginning = _Beginning(sent, lambda: self._not_run.update({entry.tag: id}))
+        self._beginnings[entry.tag] = beginning
+        return beginning
 
     def take_overdue(self, count: int) -> list[Entry]:
         """Take up to `count` messages of processes whose lease has run out.
@@ -238,6 +239,9 @@ class StreamConsumer:
 
     def settled(self, tag: str) -> bool:
         """Note that an entry is gone from its stream; False when this process did not hold it."""
+        beginning = self._beginnings.pop(tag, None)
+        if beginning is not None:
+            beginning.wait()
         self._not_run.pop(tag, None)
         try:
             self._held.remove(tag)
@@ -246,18 +250,45 @@ class StreamConsumer:
         return True
 
     def end_later(self, ending: Ending) -> bool:
-        """Have a call that we hold ended with the next fetch; its slot is free from now on.
+        """Have a call that we hold ended without waiting for it; its slot is free from now on.
+
+        It is ended with the next fetch if more calls wait; else the thread of the event loop sends it at once
+        and looks what came of it before it fetches.
 
         Returns:
             False when nothing was taken on: we do not hold it, no other call is about to be fetched, or there
             is no event loop that would turn soon.
         """
         on_ended = self.on_ended
-        if on_ended is None or not self.expects_more or not self.settled(ending.tag):
+        is_of_loop = self.loop_thread == threading.get_ident()
+        if on_ended is None or not (self.expects_more or is_of_loop) or not self.settled(ending.tag):
             return False
-        self._endings.append(ending)
-        on_ended()
+        if self.expects_more:
+            self._endings.append(ending)
+            on_ended()
+        else:
+            self._send_end(ending)
         return True
+
+    def _send_end(self, ending: Ending) -> None:
+        try:
+            self._sent_endings.append((ending, self._end.send(ending.keys, ending.arguments)))
+        except REDIS_ERRORS:
+            self._endings.append(ending)
+
+    def look_at_ends(self) -> None:
+        """See what came of the calls whose end was sent; in the thread of the event loop.
+
+        Those that could not be ended are left to the next fetch.
+        """
+        while self._sent_endings:
+            ending, sent = self._sent_endings.pop()
+            try:
+                self._note_end(ending, sent.answer())
+            except ResponseError as error:
+                self._note_end(ending, error)
+            except REDIS_ERRORS:
+                self._endings.append(ending)
 
     @property
     def has_endings(self) -> bool:
@@ -266,6 +297,7 @@ class StreamConsumer:
 
     def flush(self) -> None:
         """End and settle what waits for it, in one round trip."""
+        self.look_at_ends()
         self._after_settled(None, [], [])
 
     def settle(self, tag: str) -> None:
@@ -394,16 +426,6 @@ class StreamConsumer:
                 self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
         return entries
 
-    def _begin_command(self) -> list[Any]:
-        """Give the command that begins what a read brings beside what is held when it is sent."""
-        streams = [stream for stream in self._streams if stream not in self._limited]
-        if self._last_brought in streams:
-            streams.remove(self._last_brought)
-            streams.insert(0, self._last_brought)
-        held = [" ".join(split_tag(tag)[:2]) for tag in list(self._held)]
-        arguments = [self.group, self.name, self._keys.result(""), self._keys.call(""), self._begins]
-        return [*self._begin_read.command(streams, [*arguments, self._new_step(), *held])]
-
     def _new_step(self) -> str:
         """Give what tells a step that begins calls from any other; our name is as random as an id."""
         return f"{self.name}:{next(self._steps)}:"
@@ -488,6 +510,42 @@ class StreamConsumer:
             logger.error("%s could not be ended and will be taken over: %s", ending.tag, answer)
         elif ENDED[answer] == "known":  # this delivery was one too many
             self._unsettled.append(ending.tag)
+
+
+class _Beginning:
+    """The begin of a call that was sent; whoever runs the call asks how it went, from any thread.
+
+    Args:
+        sent: the script.
+        on_failed: called when there is no answer, with which the call is not run.
+    """
+
+    def __init__(self, sent: SentScript, on_failed: Callable[[], None]) -> None:
+        self._sent: SentScript | None = sent
+        self._on_failed = on_failed
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Begun:
+        """Wait for the answer; once.
+
+        Raises:
+            redis.RedisError: there is none; the call may have begun all the same.
+        """
+        with self._lock:
+            sent, self._sent = self._sent, None
+            if sent is None:
+                raise ConnectionError("the call was given back before it was run")
+            try:
+                return Begun.of(sent.answer())
+            except REDIS_ERRORS:
+                self._on_failed()
+                raise
+
+    def wait(self) -> None:
+        """Let the server have begun the call, if nobody has asked: what follows must not overtake it."""
+        if self._sent is not None:
+            with suppress(*REDIS_ERRORS):
+                self()
 
 
 def _do_nothing() -> None: ...

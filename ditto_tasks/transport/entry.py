@@ -12,23 +12,21 @@ __all__ = ["Entry", "Fetched", "read_entries"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message as it lies in a stream; `begun` if its call was begun with the fetch."""
+    """A message as it lies in a stream.
+
+    Attributes:
+        key: the concurrency key that the caller gave; empty without one.
+        tag: the delivery tag: enough to settle or release it from any process.
+        begun: how its call was begun, if that was done with the fetch.
+    """
 
     stream: str
     id: str
     fields: dict[str, bytes]
-    begun: Begun | None = None
-    is_taken_over: bool = False
-
-    @property
-    def key(self) -> str:
-        """The concurrency key that the caller gave; empty without one."""
-        return self.fields.get("k", b"").decode(errors="replace")  # anybody may write into a stream
-
-    @property
-    def tag(self) -> str:
-        """Its delivery tag: enough to settle or release it from any process."""
-        return tag_of(self.id, self.stream, self.key)
+    key: str
+    tag: str
+    begun: Begun | None
+    is_taken_over: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,15 @@ class Fetched:
 def read_entries(answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
     """Read entries as the server gives them: stream, id, fields, and how their call was begun if it was."""
     return [
-        Entry(
-            stream.decode(),
-            id.decode(),
-            _pairs(fields),
-            Begun.of(begun[0]) if begun and begun[0] else None,
-            is_taken_over,
-        )
+        _entry(stream.decode(), id.decode(), _pairs(fields), begun[0] if begun else None, is_taken_over)
         for stream, id, fields, *begun in answer
     ]
+
+
+def _entry(stream: str, id: str, fields: dict[str, bytes], begun: Any, is_taken_over: bool) -> Entry:
+    key = fields["k"].decode(errors="replace") if "k" in fields else ""  # anybody may write into a stream
+    tag = tag_of(id, stream, key)
+    return Entry(stream, id, fields, key, tag, Begun.of(begun) if begun else None, is_taken_over)
 
 
 def _pairs(fields: Any) -> dict[str, bytes]:

@@ -19,6 +19,7 @@ from ditto_tasks.transport.line import Line, LineScript
 from ditto_tasks.transport.tags import split_tag
 
 __all__ = [
+    "BEGIN",
     "BEGIN_FUNCTION",
     "BEGUN_PROPERTY",
     "DEAD_KEPT",
@@ -33,7 +34,7 @@ __all__ = [
     "cancel_message",
 ]
 
-BEGUN_PROPERTY = "ditto_begun"  # of a message: the verdict, attempt and reason with which its call was begun
+BEGUN_PROPERTY = "ditto_begun"  # of a message: the parts of the `Begun` of its call, or what waits for them
 DEAD_KEPT = 10_000  # calls that were given up; the oldest are dropped beyond
 INBOX_EXPIRY = 600  # seconds that results stay in the inbox of a process that reads no more
 
@@ -75,7 +76,7 @@ end
 # KEYS: result, call, leases. ARGV: expiry of the call's hash, the process that begins it and its pid, or ""
 # where the broker itself sees to it that a message is with one process only; stream, entry, step: as for
 # `begin`. A call that a process with a lease holds is not begun a second time, however often it is delivered.
-_BEGIN = (
+BEGIN = (
     BEGIN_FUNCTION
     + """
 if ARGV[2] == '' then return begin(KEYS[1], KEYS[2], ARGV[1], ARGV[4], ARGV[5], ARGV[6]) end
@@ -211,7 +212,7 @@ class Ledger:
         self._keys = keys
         self._expires = expires
         self._line = Line(client)
-        self._begin = LineScript(self._line, client, _BEGIN)
+        self._begin = LineScript(self._line, client, BEGIN)
         self._end = LineScript(self._line, client, END)
         self._cancel = LineScript(self._line, client, _CANCEL)
 

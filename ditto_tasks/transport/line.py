@@ -5,7 +5,6 @@ Connections are redis-py's own, made and authenticated by its pool; one is taken
 back.
 """
 
-import os
 import selectors
 import socket
 import time
@@ -16,13 +15,16 @@ from typing import Any
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 
 from ditto_tasks.transport.connection import RedisClient
+from ditto_tasks.transport.process import own_pid
 
 try:
     from hiredis import pack_command
 except ImportError:  # it is optional
     pack_command = None  # type: ignore[assignment]
 
-__all__ = ["BlockingRead", "Line", "LineScript", "packed"]
+__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "packed", "read_answer"]
+
+_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # epoll's would be shared with forks
 
 
 class Line:
@@ -32,14 +34,12 @@ class Line:
 
     Args:
         client: whose settings connections are made with; it stays the caller's to close.
-        sends_again: False for commands that must not run twice.
     """
 
-    def __init__(self, client: RedisClient, *, sends_again: bool = True) -> None:
+    def __init__(self, client: RedisClient) -> None:
         self._pool = client.connection_pool
-        self._sends_again = sends_again
         self._free: list[Any] = []
-        self._pid = os.getpid()
+        self._pid = own_pid()
         self._is_closed = False
 
     def execute(self, *command: Any) -> Any:
@@ -59,22 +59,43 @@ class Line:
         Raises:
             redis.RedisError: the server did not answer.
         """
+        return self.receive(self.send(commands), commands)
+
+    def send(self, commands: Sequence[Sequence[Any]]) -> Any:
+        """Send commands and wait for no answer; returns the connection, for `receive`.
+
+        Raises:
+            redis.RedisError: the server takes nothing in.
+        """
         connection = self._take()
         try:
-            answers = _asked(connection, commands)
-        except TimeoutError:
+            _send(connection, commands)
+        except (ConnectionError, OSError):
+            connection.disconnect()  # which tells `receive`
+        except BaseException:
             connection.disconnect()
             raise
-        except (ConnectionError, OSError):
-            connection.disconnect()
-            if not self._sends_again:
-                raise
-            answers = self._again(connection, commands)
-        except BaseException:  # in the middle of an answer
+        return connection
+
+    def receive(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the answers to what was sent; as `execute_all`."""
+        try:
+            answers = self._answers(connection, commands)
+        except BaseException:  # perhaps in the middle of an answer
             connection.disconnect()
             raise
         self._put_back(connection)
         return answers
+
+    def _answers(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        try:
+            return _received(connection, commands)
+        except TimeoutError:
+            raise
+        except (ConnectionError, OSError):
+            connection.disconnect()
+            _send(connection, commands)
+            return _received(connection, commands)
 
     def close(self) -> None:
         """Close all connections; what is sent from now on has a connection of its own."""
@@ -84,8 +105,8 @@ class Line:
                 self._free.pop().disconnect()
 
     def _take(self) -> Any:
-        if self._pid != os.getpid():
-            self._free, self._pid = [], os.getpid()  # the parent's
+        if self._pid != own_pid():
+            self._free, self._pid = [], own_pid()  # the parent's
         try:
             return self._free.pop()
         except IndexError:
@@ -96,19 +117,17 @@ class Line:
         if self._is_closed:
             self.close()
 
-    def _again(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        try:
-            return _asked(connection, commands)
-        except BaseException:
-            connection.disconnect()
-            raise
 
-
-def _asked(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+def _send(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
     if connection._sock is None:
         connection.connect()  # only this asks a sentinel where to
     connection.send_packed_command(packed(connection, commands))
-    return [_answer(connection) for _ in commands]
+
+
+def _received(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    if connection._sock is None:
+        raise ConnectionError("the connection was closed while it was sent to")
+    return [read_answer(connection) for _ in commands]
 
 
 def packed(connection: Any, commands: Sequence[Sequence[Any]]) -> Any:
@@ -118,11 +137,13 @@ def packed(connection: Any, commands: Sequence[Sequence[Any]]) -> Any:
     return [b"".join([pack_command(tuple(command)) for command in commands])]
 
 
-def _answer(connection: Any) -> Any:
-    try:
-        return connection.read_response(disconnect_on_error=False)
-    except ResponseError as error:
-        return error
+def read_answer(connection: Any) -> Any:
+    """Read one answer, an error of the server as what it is; the connection stays open whatever happens.
+
+    Raises:
+        redis.RedisError, OSError: the connection was lost, or there is no answer within its time.
+    """
+    return connection._parser.read_response()
 
 
 class LineScript:
@@ -138,10 +159,38 @@ class LineScript:
         return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
     def __call__(self, keys: Sequence[Any], args: Sequence[Any]) -> Any:
-        try:
-            return self._line.execute(*self.command(keys, args))
-        except NoScriptError:
-            return self._line.execute("EVAL", self.text, len(keys), *keys, *args)
+        return self.send(keys, args).answer()
+
+    def send(self, keys: Sequence[Any], args: Sequence[Any]) -> "SentScript":
+        """Send the script and wait for no answer; to be called only where `SentScript.answer` will be.
+
+        Raises:
+            redis.RedisError: the server takes nothing in.
+        """
+        return SentScript(self._line, self.command(keys, args), self.text)
+
+
+class SentScript:
+    """A script whose answer may be there."""
+
+    def __init__(self, line: Line, command: Sequence[Any], text: str) -> None:
+        self._line = line
+        self._command = command
+        self._text = text
+        self._connection = line.send([command])
+
+    def answer(self) -> Any:
+        """Return the answer, once; a connection that turns out to be closed is as for any command.
+
+        Raises:
+            redis.RedisError: the server answered with an error, or not at all.
+        """
+        [answer] = self._line.receive(self._connection, [self._command])
+        if isinstance(answer, NoScriptError):
+            return self._line.execute("EVAL", self._text, *self._command[2:])
+        if isinstance(answer, ResponseError):
+            raise answer
+        return answer
 
 
 class BlockingRead:
@@ -158,11 +207,12 @@ class BlockingRead:
 
     def __init__(self, client: RedisClient, command: Sequence[Any], lasts: float) -> None:
         pool = client.connection_pool
-        self._connection = pool.connection_class(**pool.connection_kwargs)
+        self._connection: Any = pool.connection_class(**pool.connection_kwargs)
         self._command = command
         self._lasts = lasts
-        self._lost_at: float | None = None  # unless it has answered by then; None: it is not asked
-        self._selector = selectors.DefaultSelector()
+        self._is_asked = False
+        self._lost_at = 0.0  # unless it has answered by then
+        self._selector = _Selector()
         self._bell, self._rope = socket.socketpair()
         self._rope.setblocking(False)
         self._bell_key = self._selector.register(self._bell, selectors.EVENT_READ)
@@ -188,11 +238,14 @@ class BlockingRead:
         """Close the connection; nothing may wait any more."""
         self._hang_up()
         self._selector.close()
+        self.__del__()
+
+    def __del__(self) -> None:
         self._bell.close()
         self._rope.close()
 
     def _answer(self, seconds: float) -> Any:
-        if self._lost_at is None:
+        if not self._is_asked:
             self._ask()
         now = time.monotonic()
         if now >= self._lost_at:
@@ -202,20 +255,22 @@ class BlockingRead:
             self._bell.recv(4096)
         if all(key is self._bell_key for key in ready):
             return None
-        answer = self._connection.read_response(disconnect_on_error=False)
-        self._lost_at = None
+        answer = read_answer(self._connection)
+        self._is_asked = False
+        if isinstance(answer, ResponseError):
+            raise answer
         return answer
 
     def _ask(self) -> None:
-        if self._connection._sock is None:
+        if not self._connection._sock:
             self._connection.connect()
             self._selector.register(self._connection._sock, selectors.EVENT_READ)
         self._connection.send_packed_command(packed(self._connection, [self._command]))
-        self._lost_at = time.monotonic() + self._lasts
+        self._is_asked, self._lost_at = True, time.monotonic() + self._lasts
 
     def _hang_up(self) -> None:
         if self._connection._sock is not None:
             with suppress(KeyError):  # it was being connected
                 self._selector.unregister(self._connection._sock)
         self._connection.disconnect()
-        self._lost_at = None
+        self._is_asked = False

@@ -1,22 +1,27 @@
 """What Celery's worker holds for each call that it runs: acknowledging, revoking, and a process that died."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import ref
 
 from billiard.exceptions import WorkerLostError
 from celery.app.trace import LOG_RECEIVED, fast_trace_task
+from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.concurrency.solo import TaskPool as SoloPool
 from celery.exceptions import InvalidTaskError
 from celery.signals import task_received
 from celery.worker.request import Request
-from celery.worker.state import revoked, task_ready, task_reserved
+from celery.worker.state import all_total_count, revoked, task_ready, task_reserved, total_count
 from celery.worker.strategy import default
 from celery.worker.strategy import logger as celerys_logger
 from kombu.exceptions import ContentDisallowed
 
+from ditto_tasks.contracts.json_value import NotJson, decode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS
-from ditto_tasks.transport.streams import NotATask, StreamChannel
+from ditto_tasks.transport.ledger import BEGUN_PROPERTY
+from ditto_tasks.transport.serializer import CONTENT_TYPE
+from ditto_tasks.transport.streams import NotATask, Runner, StreamChannel, run_directly
 
 __all__ = ["REVOKED", "NodeRequest", "node_strategy"]
 
@@ -111,22 +116,37 @@ def node_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Handler
     handle = default(task, app, consumer, **options)
     handle_short = _short_strategy(task, app, consumer)
     is_short = _chooser(task, app, consumer)
+    forks = isinstance(consumer.pool, PreforkPool)
+    if isinstance(consumer.pool, SoloPool):
+        run_directly(task.name, _runner(task, app, consumer, is_short))
 
     def handle_checked(message: Any, *rest: Any, **named: Any) -> Any:
         if not _is_of_a_task(message):
             from_stream = isinstance(message.channel, StreamChannel)
             raise (NotATask if from_stream else InvalidTaskError)("its body or headers are none of a task")
-        return (handle_short if is_short(message) else handle)(message, *rest, **named)
+        if forks:
+            _wait_begun(message.properties)
+        takes_short = is_short(message.headers) and isinstance(message.payload, list)  # protocol 2
+        return (handle_short if takes_short else handle)(message, *rest, **named)
 
     return handle_checked
 
 
-def _chooser(task: Any, app: Any, consumer: Any) -> Callable[[Any], bool]:
-    """Make what tells whether a message can take the short way: it, and the worker, use nothing beside it."""
+def _wait_begun(properties: dict[str, Any]) -> None:
+    """Wait here for the begin of a call whose task is sent to another process, which cannot."""
+    if callable(begins := properties.get(BEGUN_PROPERTY)):
+        begun = begins()
+        properties[BEGUN_PROPERTY] = (begun.verdict, begun.attempt, begun.reason)
+
+
+def _chooser(task: Any, app: Any, consumer: Any) -> Callable[[Mapping[str, Any]], bool]:
+    """Make what tells by its headers whether a message can take the short way.
+
+    It can if neither it nor the worker asks for more than that way has.
+    """
     eventer = consumer.event_dispatcher
 
-    def is_short(message: Any) -> bool:
-        headers = message.headers
+    def is_short(headers: Mapping[str, Any]) -> bool:
         return not (
             _sends_events(eventer)
             or task_received.receivers
@@ -134,10 +154,9 @@ def _chooser(task: Any, app: Any, consumer: Any) -> Callable[[Any], bool]:
             or headers.get("expires")
             or headers.get("stamped_headers")
             or consumer.task_buckets[task.name]  # a rate limit
-            or not isinstance(message.payload, list)  # protocol 1
         )
 
-    return is_short if app.use_fast_trace_task else lambda message: False
+    return is_short if app.use_fast_trace_task else lambda headers: False
 
 
 def _sends_events(eventer: Any) -> bool:
@@ -146,8 +165,22 @@ def _sends_events(eventer: Any) -> bool:
 
 
 def _short_strategy(task: Any, app: Any, consumer: Any) -> Handler:
+    make_request = _maker(task, app, consumer)
+
     def handle(message: Any, _: Any, ack: Any, reject: Any, callbacks: Any) -> None:
-        request = ShortRequest(
+        request = make_request(message, ack, reject)
+        _tell_received(message.headers)
+        task_reserved(request)
+        for callback in callbacks or ():
+            callback(request)
+        consumer.on_task_request(request)
+
+    return handle
+
+
+def _maker(task: Any, app: Any, consumer: Any) -> Callable[[Any, Any, Any], ShortRequest]:
+    def make(message: Any, ack: Any, reject: Any) -> ShortRequest:
+        return ShortRequest(
             message,
             on_ack=ack,
             on_reject=reject,
@@ -159,16 +192,66 @@ def _short_strategy(task: Any, app: Any, consumer: Any) -> Handler:
             body=message.payload,
             decoded=True,
         )
-        if celerys_logger.isEnabledFor(logging.INFO):
-            told = {"id": request.id, "name": request.name, "eta": None}
-            told |= {"args": request.argsrepr, "kwargs": request.kwargsrepr}
-            celerys_logger.info(LOG_RECEIVED, told, extra={"data": told})
-        task_reserved(request)
-        for callback in callbacks or ():
-            callback(request)
-        consumer.on_task_request(request)
 
-    return handle
+    return make
+
+
+def _tell_received(headers: Mapping[str, Any]) -> None:
+    if celerys_logger.isEnabledFor(logging.INFO):
+        told = {"id": headers["id"], "name": headers.get("shadow") or headers["task"], "eta": None}
+        told |= {"args": headers.get("argsrepr", ""), "kwargs": headers.get("kwargsrepr", "")}
+        celerys_logger.info(LOG_RECEIVED, told, extra={"data": told})
+
+
+def _runner(task: Any, app: Any, consumer: Any, is_short: Callable[[Mapping[str, Any]], bool]) -> Runner:
+    """Make what runs a message's call here and now, in the thread that has fetched it.
+
+    A solo worker runs a call within its event loop, so that nobody can see the request that Celery makes of
+    it while it exists: here one is made only of a call whose task gave no result.
+    """
+    make_request = _maker(task, app, consumer)
+
+    def run(channel: StreamChannel, raw: dict[str, Any]) -> bool:
+        headers, properties = raw["headers"], raw["properties"]
+        if raw.get("content-type") != CONTENT_TYPE or consumer.on_task_message or not is_short(headers):
+            return False
+        try:
+            payload = decode_json(raw["body"])
+        except NotJson:
+            return False
+        if not _has_parts(headers, payload):
+            return False
+        args, kwargs, embedded = payload
+        id, tag, name = headers["id"], properties["delivery_tag"], task.name
+        _tell_received(headers)
+        if id in revoked:
+            task.cancel_call(id, REVOKED)
+        channel.note_runs(tag)
+        total_count[name] += 1
+        all_total_count[0] += 1
+        request = {
+            **headers,
+            "properties": properties,
+            "reply_to": properties.get("reply_to"),
+            "correlation_id": properties.get("correlation_id"),
+            "delivery_info": properties["delivery_info"],
+            "hostname": consumer.hostname,
+            "is_eager": False,
+            "args": args,
+            "kwargs": kwargs,
+            **(embedded or {}),
+        }
+        value, failure, runtime, _ = task.__trace__(id, args, kwargs, request)
+        if failure is None:
+            channel.settle(tag)
+            return True
+        message = channel.Message(raw, channel=channel)
+        channel.qos.append(message, tag)
+        ended = make_request(message, message.ack_log_error, message.reject_log_error)
+        ended.on_success((1, value, runtime))
+        return True
+
+    return run
 
 
 def _is_of_a_task(message: Any) -> bool:
@@ -179,14 +262,22 @@ def _is_of_a_task(message: Any) -> bool:
         return True  # it refuses this itself
     except Exception:  # whatever a decoder may raise
         return False
-    time_limits = message.headers.get("timelimit")
-    if time_limits and not (isinstance(time_limits, list | tuple) and len(time_limits) == 2):
-        return False
     if isinstance(payload, dict):  # protocol 1
-        return isinstance(payload.get("args"), list | tuple)
+        return _has_limits(message.headers) and isinstance(payload.get("args"), list | tuple)
+    return _has_parts(message.headers, payload)
+
+
+def _has_parts(headers: Mapping[str, Any], payload: Any) -> bool:
+    """Tell whether a message of protocol 2 has what its time limits and its payload are unpacked into."""
     kinds = (list | tuple, dict, dict)
     return (
-        isinstance(payload, list | tuple)
+        _has_limits(headers)
+        and isinstance(payload, list | tuple)
         and len(payload) == len(kinds)
         and all(isinstance(part, kind) for part, kind in zip(payload, kinds, strict=True))
     )
+
+
+def _has_limits(headers: Mapping[str, Any]) -> bool:
+    limits = headers.get("timelimit")
+    return not limits or (isinstance(limits, list | tuple) and len(limits) == 2)

@@ -7,7 +7,7 @@ the state of one call.
 from ditto_tasks.transport.ledger import BEGIN_FUNCTION
 from ditto_tasks.transport.limits import LIMIT_FUNCTIONS
 
-__all__ = ["BEGIN_READ", "COUNT_ALL", "FETCH", "HOLD", "RELEASE", "SETTLE", "TAKE_OVER", "TICK"]
+__all__ = ["COUNT_ALL", "FETCH", "HOLD", "RELEASE", "SETTLE", "TAKE_OVER", "TICK"]
 
 _NOW = """
 local function now_ms()
@@ -68,38 +68,6 @@ for _, stream in ipairs(KEYS) do
   if limit then spend(ARGV[8], limit, begun_here, now) end
 end
 return {again, closed, parked, taken}
-"""
-)
-
-# KEYS: streams without a limit, first the one that is likely to have brought something. ARGV: group,
-# consumer, what the keys of results and of calls begin with, the expiry of the latter, what tells this step
-# from any other, and what the consumer held before: each an entry, a space, its stream. Sent right behind a
-# blocking read, on the same connection, so that it runs as soon as that has ended; begins the calls that the
-# read has brought in the first stream that has any: those of others, which are rare, are begun by who runs
-# them. What else is pending under the consumer was begun for the same entry before, and is left alone, or is
-# noted as held. Returns 1 if more waits in that stream, and for each call stream, entry, how it was begun.
-BEGIN_READ = (
-    BEGIN_FUNCTION
-    + """
-local held, begun = {}, {}
-for index = 7, #ARGV do held[ARGV[index]] = true end
-for _, stream in ipairs(KEYS) do
-  local pending = redis.pcall('XPENDING', stream, ARGV[1], '-', '+', #ARGV - 5, ARGV[2])
-  for _, entry in ipairs(pending.err and {} or pending) do
-    local id = entry[1]
-    local read = not held[id .. ' ' .. stream] and redis.call('XRANGE', stream, id, id)[1]
-    if read and read[2][1] == 'i' then
-      local result, call = ARGV[3] .. read[2][2], ARGV[4] .. read[2][2]
-      if redis.call('HGET', call, 'entry') ~= id then
-        begun[#begun + 1] = {stream, id, begin(result, call, ARGV[5], stream, id, ARGV[6] .. id)}
-      end
-    end
-  end
-  if #begun > 0 then
-    return {#redis.call('XRANGE', stream, '(' .. begun[#begun][2], '+', 'COUNT', 1), begun}
-  end
-end
-return {0, begun}
 """
 )
 

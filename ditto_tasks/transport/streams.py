@@ -8,12 +8,11 @@ their delivery tag from any thread or process, so acknowledging survives a lost 
 
 import base64
 import logging
-import os
 import re
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from queue import Empty
@@ -31,11 +30,13 @@ from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.line import packed
+from ditto_tasks.transport.line import packed, read_answer
+from ditto_tasks.transport.process import own_pid
 
 __all__ = [
     "SCHEME",
     "SENTINEL_SCHEME",
+    "Runner",
     "StreamChannel",
     "StreamTransport",
     "delayed_member",
@@ -45,6 +46,7 @@ __all__ = [
     "message_fields",
     "read_message",
     "register_transport",
+    "run_directly",
     "server_name",
     "stop_consumers",
 ]
@@ -94,6 +96,17 @@ def server_name(url: str) -> str:
     name = known or f"server {len(_servers) + 1}"
     _servers[name] = url
     return name
+
+
+Runner = Callable[["StreamChannel", dict[str, Any]], bool]
+"""Runs the call of a message, as `read_message` put it together; False: it is to be delivered as usual."""
+
+_runners: dict[str, Runner] = {}
+
+
+def run_directly(task: str, runner: Runner) -> None:
+    """Have the messages of a task run by the thread that fetches them, and not handed to kombu."""
+    _runners[task] = runner
 
 
 class StreamQoS(virtual.QoS):
@@ -163,14 +176,13 @@ class StreamChannel(kombu_redis.Channel):
         self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id
         self._again: threading.Timer | None = None  # set while a limit makes us wait
         self._are_queues_known = False
-        self._begins_read = False
         self._reads_streams = False  # what the blocking read at hand waits for
 
     @property
     def consumer(self) -> StreamConsumer:
         """The consumer of this process; it outlives channels and connections."""
         pid, consumer = self._consumer
-        if consumer is None or pid != os.getpid():
+        if consumer is None or pid != own_pid():
             consumer = _consumer_of_process(
                 _servers[self.ditto_server],
                 self.ditto_prefix,
@@ -178,12 +190,17 @@ class StreamChannel(kombu_redis.Channel):
                 self.ditto_begins,
                 self.ditto_limits,
             )
-            self._consumer = os.getpid(), consumer
+            self._consumer = own_pid(), consumer
         return consumer
 
     def note_runs(self, delivery_tag: str) -> None:
         """Note that a message's call is being run."""
         self.consumer.runs(delivery_tag)
+
+    def settle(self, delivery_tag: str) -> None:
+        """Note that a message that was never given to kombu is done with."""
+        self.consumer.settle(delivery_tag)
+        self.consumer.freed()
 
     def connection_wake(self) -> None:
         """Make the event loop look for free slots; from any thread, also after the channel was closed."""
@@ -215,6 +232,7 @@ class StreamChannel(kombu_redis.Channel):
         consumer.release_strays()
         consumer.on_change = self._look_again
         consumer.on_ended = self.connection_wake
+        consumer.loop_thread = threading.get_ident()
 
     def close(self) -> None:
         if not self.closed and self._queue_of:
@@ -289,21 +307,23 @@ class StreamChannel(kombu_redis.Channel):
         if self._reader_id is None or self._reader_id[0] is not connection._sock:
             connection.send_command("CLIENT", "ID")
             self._reader_id = (connection._sock, connection.read_response())
-        commands = self.consumer.read_commands(_BLOCK_TIME)
+        command = self.consumer.read_command(_BLOCK_TIME)
         self._in_poll = connection
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
-        self._begins_read = len(commands) > 1
-        connection.send_packed_command(packed(connection, commands))
+        connection.send_packed_command(packed(connection, [command]))
+        if self._has_backlog:  # said by another thread, which found no read to end
+            self._interrupt_read()
+        self.consumer.look_at_ends()
 
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
+        connection = self.client.connection
         try:
-            reply = self._read_answer()
-            begun = self._read_answer() if self._begins_read else None
+            reply = read_answer(connection)
         except self.connection_errors:
-            self.client.connection.disconnect()
+            connection.disconnect()
             raise
         finally:
             self._in_poll = None
@@ -312,7 +332,7 @@ class StreamChannel(kombu_redis.Channel):
                 raise reply
             self.consumer.make_groups()  # the server lost its data
             reply = None
-        fetched = self.consumer.read_reply(reply, begun)
+        fetched = self.consumer.read_reply(reply)
         self.consumer.expects_more = False
         if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
             self._has_backlog = True
@@ -321,18 +341,13 @@ class StreamChannel(kombu_redis.Channel):
             self.consumer.release(entries.pop().tag)
         if not entries:
             raise Empty
-        delivered = self._deliver_all(entries)
+        delivered = self._deliver_all(entries, begins=True)
         self.flush()  # in a solo pool the call has run by now
         if not self.qos.can_consume():
             self._has_backlog = True  # what comes until a slot is free
+        elif self._are_queues_known and not (self._has_backlog or self.consumer.has_overdue):
+            self._send_read()  # now: a turn of the event loop takes as long as a short call
         return delivered > 0
-
-    def _read_answer(self) -> Any:
-        """Read one answer of the blocking read's connection; an error as what it is, for another follows."""
-        try:
-            return self.client.connection.read_response()
-        except self.ResponseError as error:
-            return error
 
     def _excess(self, entries: Sequence[Entry]) -> int:
         """Count the entries for which there is no slot: a read of many streams may bring one of each."""
@@ -340,12 +355,18 @@ class StreamChannel(kombu_redis.Channel):
             len(entries), max(0, self.consumer.held - int(self.qos.prefetch_count or self.consumer.held))
         )
 
-    def _deliver_all(self, entries: Sequence[Entry]) -> int:
+    def _deliver_all(self, entries: Sequence[Entry], *, begins: bool = False) -> int:
+        """Hand messages to the worker; those of a blocking read are begun on the way."""
         for index, entry in enumerate(entries):
-            message = self._read(entry)
             try:
+                beginning = self.consumer.begin(entry) if begins else None
+                message = self._read(entry)
                 if message is not None:
-                    self.connection._deliver(message, self._queue_of[entry.stream])
+                    if beginning is not None:
+                        message["properties"][BEGUN_PROPERTY] = beginning
+                    runner = _runners.get(message["headers"]["task"])
+                    if runner is None or not runner(self, message):
+                        self.connection._deliver(message, self._queue_of[entry.stream])
             except NotATask as error:
                 self._give_up(entry, error)
                 self.qos.ack(entry.tag)
@@ -524,7 +545,7 @@ class SentinelStreamTransport(StreamTransport):
 def stop_consumers() -> None:
     """End the leases of this process and give back what it still holds."""
     for server, (pid, consumer) in list(_consumers.items()):
-        if pid == os.getpid():
+        if pid == own_pid():
             del _consumers[server]
             consumer.stop()
 
@@ -557,7 +578,7 @@ _consumers_lock = threading.Lock()
 
 def _own_consumers() -> list[StreamConsumer]:
     """List this process's consumers; after a fork the parent's are not ours."""
-    return [consumer for pid, consumer in list(_consumers.values()) if pid == os.getpid()]
+    return [consumer for pid, consumer in list(_consumers.values()) if pid == own_pid()]
 
 
 def _consumer_of_process(
@@ -566,10 +587,10 @@ def _consumer_of_process(
     """Return this process's consumer at a broker; a fork makes another."""
     with _consumers_lock:
         pid, consumer = _consumers.get((url, prefix), (0, None))
-        if consumer is None or pid != os.getpid():
+        if consumer is None or pid != own_pid():
             named = {queue: Limit(**limit) for queue, limit in limits.items()}
             consumer = StreamConsumer(connect(url), Keys(prefix), lease, begins, named)
-            _consumers[url, prefix] = (os.getpid(), consumer)
+            _consumers[url, prefix] = (own_pid(), consumer)
         return consumer
 
 

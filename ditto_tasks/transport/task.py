@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery import Task
@@ -111,7 +112,7 @@ class NodeTask(Task):
                 result = NodeResult.failure(execution_id, self.name, "PAYLOAD_EXPIRED", message)
         milliseconds = (time.monotonic() - started) * 1000
         logger.info("%s %s %s %.1f ms", execution_id, self.name, result.status, milliseconds)
-        return self._fitting(result)
+        return self._fitting(result, request)
 
     def cancel_call(self, execution_id: str, reason: str) -> None:
         """Cancel a call that this worker holds, in whichever of its processes it runs."""
@@ -123,9 +124,9 @@ class NodeTask(Task):
 
     def _begin(self, request: Any) -> Begun:
         execution_id: str = request.id
-        begun_with_fetch = (request.properties or {}).get(BEGUN_PROPERTY)
+        begins = (request.properties or {}).get(BEGUN_PROPERTY) or partial(self._begin_alone, request)
         try:
-            begun = Begun(*begun_with_fetch) if begun_with_fetch else self._begin_alone(request)
+            begun: Begun = begins() if callable(begins) else Begun(*begins)
         except REDIS_ERRORS as error:
             logger.warning("%s %s cannot begin: %s", execution_id, self.name, type(error).__name__)
             raise Reject(requeue=True) from None
@@ -177,12 +178,13 @@ class NodeTask(Task):
         except ValidationError:
             return True  # it is refused again
 
-    def _fitting(self, result: NodeResult) -> dict[str, Any]:
+    def _fitting(self, result: NodeResult, request: Any) -> dict[str, Any]:
         """Give what is stored: the result, or one whose output is kept apart or refused, being too large."""
         wire = result.to_wire()
-        size = len(encode_json(wire))
-        limit = self._services.max_body_bytes
+        encoded = encode_json(wire)
+        size, limit = len(encoded), self._services.max_body_bytes
         if size <= limit:
+            request.ditto_encoded = encoded
             return wire
         if self._services.keeps_large_payloads:
             reference = self._services.payloads.keep_output(result.execution_id, wire.pop("output"))
