@@ -130,10 +130,10 @@ class QdrantIndex:
         asked = limit + 1  # one beyond the limit tells whether the last score ends there, as it mostly does
         while True:
             points = self._points.nearest(query, condition, call, limit=asked)
-            if len(points) < asked or _score(points[-1]) < _score(points[limit - 1]):
+            hits = [IndexHit(_record(point), _score(point)) for point in points]
+            if len(hits) < asked or hits[-1].score < hits[limit - 1].score:
                 break
             asked *= MORE
-        hits = [IndexHit(_record(point), _score(point)) for point in points]
         return sorted(hits, key=lambda hit: (-hit.score, hit.record.id))[:limit]
 
     def digests(self, ids: Sequence[str], call: Call = NO_CALL) -> Mapping[str, str]:

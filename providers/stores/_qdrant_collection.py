@@ -1,7 +1,7 @@
 """One collection of Qdrant, for a store or an index: made, asked and changed in bounded requests."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.errors import NodeError, StoreUnavailable
@@ -122,7 +122,7 @@ class QdrantCollection:
         return points
 
     def nearest(
-        self, vector: Sequence[float], condition: models.Filter | None, call: Call, *, limit: int
+        self, vector: list[float], condition: models.Filter | None, call: Call, *, limit: int
     ) -> list[models.ScoredPoint]:
         """Find the points nearest to a vector, nearest first; as many as there are, up to `limit`.
 
@@ -228,7 +228,7 @@ class QdrantCollection:
 
     def _query(
         self,
-        vector: Sequence[float],
+        vector: list[float],
         condition: models.Filter | None,
         call: Call,
         limit: int,
@@ -237,7 +237,7 @@ class QdrantCollection:
         return self._run(
             lambda client: client.query_points(
                 self._name,
-                query=list(vector),
+                query=_Nearest(nearest=vector),
                 using=self._vector,
                 query_filter=condition,
                 search_params=params,
@@ -267,6 +267,13 @@ class QdrantCollection:
             if client.collection_exists(self._name):
                 raise self._failures.is_refused("QDRANT_ERROR", "refused the request") from error
             raise self._failures.is_gone(self._name) from error
+
+
+class _Nearest(models.NearestQuery):
+    """A query of one request, which Qdrant's client without a server need not copy number by number."""
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        return self
 
 
 def _size(client: QdrantClient, collection: str, vector: str) -> int | None:

@@ -8,9 +8,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from ditto_tasks.contracts.json_value import NotJson, decode_json
+from ditto_tasks.contracts.base import trusted
+from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.contracts.memory import MemoryItem
 from providers.stores._qdrant_driver import models
 from providers.stores._rows import json_text
@@ -31,6 +30,7 @@ MANIFEST_ID = "00000000-0000-5000-8000-000000000001"
 FILTER_PATHS = {"key": "key", "namespace": "metadata.namespace", "kind": "metadata.kind"}
 
 _ASIDE = "ditto"
+_FIELDS = tuple(MemoryItem.model_fields)
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # integers that a payload holds
 
 
@@ -64,16 +64,16 @@ def payload_of(record: MemoryItem) -> dict[str, Any]:
 
 
 def record_of(payload: Mapping[str, Any] | None) -> MemoryItem:
-    """Read the record of a payload.
+    """Read the record of a payload; content and metadata were checked when they were written.
 
     Raises:
         ValueError: the payload holds none.
     """
     exact = ((payload or {}).get(_ASIDE) or {}).get("exact")
-    try:
-        return MemoryItem.from_wire(dict(payload or {}) if exact is None else decode_json(exact))
-    except (ValidationError, NotJson) as error:
-        raise ValueError("a payload that holds no record") from error
+    wire: Any = payload if exact is None else decode_json(exact)
+    if not _is_record(wire):
+        raise ValueError("a payload that holds no record")
+    return trusted(MemoryItem, {field: wire[field] for field in _FIELDS if field in wire})
 
 
 def matching(filter: Mapping[str, str]) -> models.Filter:
@@ -88,6 +88,20 @@ def matching_vectors(filter: Mapping[str, str]) -> models.Filter | None:
     point is held against each condition in Python, which takes longer than to compare the vectors.
     """
     return models.Filter(must=_equal_to(filter)) if filter else None
+
+
+def _is_record(wire: Any) -> bool:
+    return (
+        isinstance(wire, dict)
+        and "content" in wire
+        and _is_text(wire.get("id"))
+        and ("key" not in wire or _is_text(wire["key"]))
+        and ("metadata" not in wire or isinstance(wire["metadata"], dict))
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _equal_to(filter: Mapping[str, str]) -> list[models.Condition]:

@@ -21,15 +21,18 @@ from ditto_tasks.contracts.errors import (
     InvalidDefinition,
     InvocationCancelled,
     MemoryNodeError,
+    RetrievalError,
     StoreUnavailable,
 )
 from ditto_tasks.contracts.index import IndexManifest, IndexMismatch
+from ditto_tasks.contracts.memory import MemoryItem
 from ditto_tasks.nodes.memory import Memory
 from providers.indexes import open_index
+from providers.indexes.qdrant import QdrantIndex
 from providers.stores import open_store
 from providers.stores._failures import STORE
 from providers.stores._qdrant_connections import QdrantConnection
-from providers.stores._qdrant_points import MANIFEST_ID, first_id_after
+from providers.stores._qdrant_points import MANIFEST_ID, first_id_after, payload_of, record_of
 from providers.stores._stable_id import stable_id
 from providers.stores.qdrant import QdrantStats, QdrantStore
 from tests.conftest import ROOT
@@ -227,6 +230,42 @@ def test_numbers_beyond_a_payload_are_kept_exactly(
     payload = points(tmp_path)[record["id"]].payload
     assert payload is not None
     assert json.loads(payload["ditto"]["exact"]) == record
+
+
+# --- records of payloads
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        {"content": 1},
+        {"id": "", "content": 1},
+        {"id": 7, "content": 1},
+        {"id": "a", "key": "k"},
+        {"id": "a", "content": 1, "key": ""},
+        {"id": "a", "content": 1, "key": None},
+        {"id": "a", "content": 1, "metadata": []},
+        {"id": "a", "content": 1, "ditto": {"exact": "7"}},
+        {"id": "a", "content": 1, "ditto": {"exact": "{"}},
+    ],
+)
+def test_a_point_without_a_record_is_named(tmp_path: Path, payload: dict[str, Any] | None) -> None:
+    location, manifest = str(tmp_path / "qdrant"), IndexManifest("model/1", 2, "content/1")
+    QdrantIndex(location, "notes", manifest).close()
+    client = QdrantClient(path=location)
+    client.upsert("notes", [models.PointStruct(id=1, vector={"record": [1, 0]}, payload=payload)])
+    client.close()
+    with QdrantIndex(location, "notes", manifest) as index, pytest.raises(RetrievalError) as raised:
+        index.search([1, 0], limit=1)
+    assert raised.value.code == "RETRIEVAL_INVALID_BACKEND_OUTPUT"
+
+
+@pytest.mark.parametrize("fields", [{}, {"key": "k"}, {"metadata": {"kind": "note", "tags": ["a"]}}])
+@pytest.mark.parametrize("content", [None, {"text": DRINKS}, [1, 0.1]])
+def test_the_record_of_a_payload_is_the_one_it_was_made_of(content: Any, fields: dict[str, Any]) -> None:
+    record = MemoryItem.from_wire({"id": "a", "content": content, **fields})
+    assert record_of({**payload_of(record), "digest": "d"}) == record
 
 
 # --- listing and limits
