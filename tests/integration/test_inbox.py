@@ -1,8 +1,12 @@
-"""The inbox of a caller: leaves the server alone while nothing is waited for."""
+"""The inbox of a caller: whoever waits reads, for others too; nothing is read while nothing is waited for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from ditto_tasks.transport import inbox as inboxes
+from ditto_tasks import InvocationCancelled, RuntimeClosed
 from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.inbox import Inbox
 from ditto_tasks.transport.keys import Keys
@@ -10,31 +14,125 @@ from ditto_tasks.transport.payloads import Payloads
 from tests.conftest import wait_until
 
 _STORED = b'{"task_id":"%b","status":"SUCCESS","result":{"executionId":"%b","node":"A.B","status":"success"}}'
+_LONG = 30.0  # seconds; more than any of it takes
+_KEYS = Keys("inbox")
 
 
-def test_an_inbox_that_rests_takes_nothing_out_until_something_is_waited_for(
-    queue_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inboxes, "BLOCK_TIME", 1)
-    keys, client = Keys("rest"), connect(queue_url)
-    inbox = Inbox(client, connect(queue_url), keys, Payloads(client, keys, 60))
-    inbox.forget("a", inbox.expect("a"))
-    wait_until(lambda: _is_read(client))
-    wait_until(lambda: not _is_read(client))
-    client.rpush(inbox.key, _STORED % (b"a", b"a"))
-    assert client.llen(inbox.key) == 1
-
-    future = inbox.expect("b")
-    client.rpush(inbox.key, _STORED % (b"b", b"b"))
-
-    assert future.result(10).execution_id == "b"
-    inbox.close()
-    assert client.llen(inbox.key) == 0
+@pytest.fixture
+def client(queue_url: str) -> Iterator[RedisClient]:
+    client = connect(queue_url)
+    yield client
     client.close()
 
 
-def _is_read(client: RedisClient) -> bool:
+@pytest.fixture
+def inbox(client: RedisClient, queue_url: str) -> Iterator[Inbox]:
+    inbox = Inbox(client, connect(queue_url), _KEYS, Payloads(client, _KEYS, 60))
+    yield inbox
+    inbox.close()
+
+
+@pytest.fixture
+def push(client: RedisClient, inbox: Inbox) -> Callable[[bytes], None]:
+    return lambda id: client.rpush(inbox.key, _STORED % (id, id))
+
+
+def is_read(client: RedisClient) -> bool:
     """Tell whether somebody waits in the server for what comes into an inbox of this database."""
     database = client.connection_pool.connection_kwargs["db"]
     waiting = [other for other in client.client_list() if "b" in other["flags"]]
     return any(other["cmd"] == "blmpop" and int(other["db"]) == database for other in waiting)
+
+
+def waiting_for(inbox: Inbox, future: object) -> threading.Thread:
+    thread = threading.Thread(target=inbox.wait, args=(future, _LONG))
+    thread.start()
+    return thread
+
+
+def test_the_thread_that_waits_reads_for_others_as_well(inbox: Inbox, push: Callable[[bytes], None]) -> None:
+    own, other = inbox.expect("own"), inbox.expect("other")
+    push(b"other")
+    push(b"own")
+
+    inbox.wait(own, _LONG)
+
+    assert own.result(0).execution_id == "own"
+    assert other.result(_LONG).execution_id == "other"
+
+
+def test_results_that_nobody_waits_for_are_taken_out_all_the_same(
+    client: RedisClient, inbox: Inbox, push: Callable[[bytes], None]
+) -> None:
+    future = inbox.expect("a")
+    push(b"a")
+    wait_until(future.done)
+    assert client.llen(inbox.key) == 0
+
+
+def test_nothing_is_read_once_nothing_is_waited_for(
+    client: RedisClient, inbox: Inbox, push: Callable[[bytes], None]
+) -> None:
+    future = inbox.expect("a")
+    wait_until(lambda: is_read(client), what="the thread reads for whoever asks the future")
+    push(b"a")
+    assert future.result(_LONG).execution_id == "a"
+
+    push(b"b")
+
+    assert client.llen(inbox.key) == 1
+    assert not is_read(client)
+
+
+def test_a_wait_ends_when_its_future_is_ended_otherwise(client: RedisClient, inbox: Inbox) -> None:
+    future = inbox.expect("a")
+    waiting = waiting_for(inbox, future)
+    wait_until(lambda: is_read(client))
+
+    future.set_exception(InvocationCancelled("enough"))
+
+    waiting.join(_LONG)
+    assert not waiting.is_alive()
+
+
+def test_what_comes_after_a_wait_was_given_up_is_there_for_the_next_one(
+    inbox: Inbox, push: Callable[[bytes], None]
+) -> None:
+    late = inbox.expect("late")
+    began = time.monotonic()
+    inbox.wait(late, 0.02)
+    assert time.monotonic() - began < _LONG / 2
+    assert not late.done()
+
+    push(b"late")
+
+    inbox.wait(late, _LONG)
+    assert late.result(_LONG).execution_id == "late"
+
+
+def test_one_that_waits_hears_when_the_inbox_is_closed(client: RedisClient, inbox: Inbox) -> None:
+    future = inbox.expect("a")
+    waiting = waiting_for(inbox, future)
+    wait_until(lambda: is_read(client))
+
+    inbox.close()
+
+    waiting.join(_LONG)
+    assert isinstance(future.exception(0), RuntimeClosed)
+
+
+def test_a_result_that_was_lost_on_its_way_is_read_from_where_it_is_kept(
+    client: RedisClient, inbox: Inbox, push: Callable[[bytes], None]
+) -> None:
+    future = inbox.expect("a")
+    waiting = waiting_for(inbox, future)
+    wait_until(lambda: is_read(client))
+    client.set(_KEYS.result("a"), _STORED % (b"a", b"a"))
+
+    database = client.connection_pool.connection_kwargs["db"]
+    for other in client.client_list():
+        if other["cmd"] == "blmpop" and int(other["db"]) == database:
+            client.client_kill_filter(_id=other["id"])
+
+    waiting.join(_LONG)
+    assert future.result(_LONG).execution_id == "a"

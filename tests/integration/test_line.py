@@ -30,6 +30,14 @@ def test_the_error_of_a_single_command_is_raised_and_the_next_one_is_answered(li
     assert line.execute("PING") in (b"PONG", True)
 
 
+def test_what_was_sent_is_answered_later_also_if_its_connection_was_closed_meanwhile(line: Line) -> None:
+    command = ("SET", "a", 3)
+    connection = line.send([command])
+    connection.disconnect()
+    assert line.receive(connection, [command]) in ([b"OK"], [True])
+    assert line.execute("GET", "a") == b"3"
+
+
 def test_a_connection_that_was_closed_is_replaced(line: Line) -> None:
     line.execute("SET", "a", 2)
     killed = line.execute("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
