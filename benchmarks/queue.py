@@ -42,7 +42,7 @@ DEPTH_RATE = 0.9  # of that of an empty queue
 DEPTH_MEMORY = 1_000.0  # bytes a call
 
 MAPPED = 1_000  # calls
-CONTENDERS = 3  # peers that are measured with the larger number waiting, and plain Celery
+CONTENDERS = 3  # peers that are measured with the larger number waiting; the others take minutes for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,10 +219,10 @@ def _throughput(bench: Bench, systems: Sequence[System], waiting: int) -> None:
 
 
 def _contenders(bench: Bench, peers: Sequence[System]) -> list[System]:
-    """Choose who is measured with many waiting: ours, plain Celery, and the fastest peers."""
+    """Choose who is measured with many waiting: ours and the fastest peers."""
     able = [peer for peer in peers if peer.name not in bench.failed]
     able.sort(key=lambda peer: statistics.median(bench.of(peer).finished[bench.size.waiting]), reverse=True)
-    return [*OURS.values(), *PLAIN.values(), *able[:CONTENDERS]]
+    return [*OURS.values(), *able[:CONTENDERS]]
 
 
 def _rows(bench: Bench, peers: Sequence[System], idle: tuple[float, float], depth: Depth) -> Iterator[Row]:

@@ -5,6 +5,7 @@ Connections are redis-py's own, made and authenticated by its pool; one is taken
 back.
 """
 
+import builtins
 import selectors
 import socket
 import time
@@ -143,7 +144,10 @@ def read_answer(connection: Any) -> Any:
     Raises:
         redis.RedisError, OSError: the connection was lost, or there is no answer within its time.
     """
-    return connection._parser.read_response()
+    try:
+        return connection._parser.read_response()
+    except builtins.TimeoutError as error:
+        raise TimeoutError("the server has not answered in time") from error
 
 
 class LineScript:

@@ -11,6 +11,7 @@ from celery import Celery
 from ditto_tasks import load_config
 from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.transport.app import create_app
+from ditto_tasks.transport.keys import stream_name
 from tests.conftest import wait_until
 from tests.integration.conftest import Site
 
@@ -93,6 +94,29 @@ def test_events_come_while_they_are_enabled(site: Site, app: Celery, pool: str) 
         wait_until(lambda: "task-succeeded" in told_of(told), what="a call is told of to its end")
         assert told_of(told) == ["task-received", "task-started", "task-succeeded"]
         assert told_of(before) == []
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_worker_counts_its_calls(site: Site, app: Celery, pool: str) -> None:
+    site.hire(pool=pool)
+    with site.runtime() as runtime:
+        list(runtime.map("NOTED.WORK", [{"label": str(number)} for number in range(3)], timeout=20))
+    [stats] = (app.control.inspect(timeout=5, limit=1).stats() or {}).values()
+    assert stats["total"] == {"NOTED.WORK": 3}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_second_delivery_of_an_ended_call_is_thrown_away(site: Site, pool: str) -> None:
+    with site.runtime() as runtime:
+        call = runtime.submit("NOTED.WORK", {"label": "once"})
+        stream = stream_name("ditto.noted.work", "normal")
+        [[_, fields]] = site.client.xrange(stream)
+        site.hire(pool=pool)
+        assert call.result(20).status == "success"
+        site.client.xadd(stream, fields)
+        assert runtime.submit("NOTED.WORK", {"label": "next"}).result(20).status == "success"
+    wait_until(lambda: site.client.xlen(stream) == 0, what="nothing is left in the stream")
+    assert [note.label for note in site.notes.all() if note.event == "started"] == ["once", "next"]
 
 
 def test_a_running_call_is_inspected_and_a_rate_limit_holds(site: Site, app: Celery) -> None:
