@@ -29,10 +29,13 @@ class WordLlama:
         self._tokenizer.no_truncation()
 
     def embed(self, texts: Sequence[str], call: Call) -> NDArray[np.float32]:
-        """Return shape (n, d), rows of length 1; the call is checked before each part of a text."""
+        """Return shape (n, d), rows of length 1; the call is checked before each part of a text.
+
+        White space is made one blank: the tokenizer gives line breaks and double blanks tokens of their own.
+        """
         totals = np.zeros((len(texts), self._table.shape[1]))
         for total, text in zip(totals, texts, strict=True):
-            for part in parts(text):
+            for part in parts(" ".join(text.split())):
                 call.check()
                 tokens = self._tokenizer.encode(part, add_special_tokens=False).ids
                 total += self._table[tokens].sum(axis=0, dtype=np.float64)

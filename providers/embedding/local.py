@@ -138,12 +138,15 @@ class MiniLmEmbedding(_LocalEmbedding):
 class WordLlamaEmbedding(_LocalEmbedding):
     """WordLlama, 256 dimensions: the average of the vectors of a text's tokens, however many; English.
 
+    A run of white space counts as one blank.
+
     Raises:
         InvalidDefinition: a package of the extra `embedded` is missing.
     """
 
     identity = (
-        f"wordllama-l2-supercat-256/{WORDLLAMA.name}/tokenizer-{WORDLLAMA_TOKENIZER.name}/averaged-tokens"
+        f"wordllama-l2-supercat-256/{WORDLLAMA.name}/tokenizer-{WORDLLAMA_TOKENIZER.name}"
+        "/white-space-as-one-blank/averaged-tokens"
     )
     dimensions = WORDLLAMA_DIMENSIONS
 

@@ -14,11 +14,14 @@ import pytest
 
 from ditto_tasks.contracts.cancellation import Cancellation
 from ditto_tasks.contracts.errors import InvalidDefinition, InvocationCancelled, RetrievalError
+from ditto_tasks.contracts.index import IndexManifest, IndexMismatch
 from ditto_tasks.contracts.retrieval import IdentifiedEmbedding, RetrievalCall
 from providers.embedding import _wheels, open_embedding
 from providers.embedding._texts import LONGEST_PART, parts
 from providers.embedding.batching import embed_contents
 from providers.embedding.local import MINILM_WINDOW, MiniLmEmbedding, WordLlamaEmbedding
+from providers.embedding.records import RECORD_TEXT
+from providers.indexes import open_index
 from tests.conftest import ROOT
 
 NAMES = ("minilm", "wordllama")
@@ -81,6 +84,14 @@ class TestVectors:
     def test_white_space_around_a_text_does_not_count(self, embedding: IdentifiedEmbedding) -> None:
         plain, padded = vectors(embedding, "two words", "\n  two words\t")
         assert np.array_equal(plain, padded)
+
+    @pytest.mark.parametrize("white_space", ["  ", "\t", "\n", "\n\n\n", " \r\n  ", "\u00a0", "\u3000"])
+    def test_white_space_between_words_counts_as_one_blank(
+        self, embedding: IdentifiedEmbedding, white_space: str
+    ) -> None:
+        text = "a text of seven words in all."
+        plain, spaced = vectors(embedding, text, text.replace(" ", white_space))
+        assert np.array_equal(plain, spaced)
 
     def test_strange_texts_have_vectors(self, embedding: IdentifiedEmbedding) -> None:
         found = vectors(embedding, *STRANGE)
@@ -208,8 +219,20 @@ class TestIdentity:
             "all-MiniLM-L6-v2/int8-8199be6f/vocabulary-be50c362/windows-254-averaged-by-tokens"
         )
         assert open_embedding("wordllama").identity == (
-            "wordllama-l2-supercat-256/64b47a2d/tokenizer-93248f2a/averaged-tokens"
+            "wordllama-l2-supercat-256/64b47a2d/tokenizer-93248f2a/white-space-as-one-blank/averaged-tokens"
         )
+
+    def test_an_index_made_while_line_breaks_counted_is_refused(self, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path / 'index.sqlite'}"
+        before = IndexManifest(
+            "wordllama-l2-supercat-256/64b47a2d/tokenizer-93248f2a/averaged-tokens", 256, RECORD_TEXT
+        )
+        open_index(url, name="notes", manifest=before).close()
+        now = IndexManifest(open_embedding("wordllama").identity, 256, RECORD_TEXT)
+        with pytest.raises(IndexMismatch) as refusal:
+            open_index(url, name="notes", manifest=now)
+        assert before.model in str(refusal.value)
+        assert now.model in str(refusal.value)
 
     def test_vectors_of_an_identity_stay_what_they_are(self) -> None:
         """Other figures here are another model or another rule: give it another identity."""
