@@ -23,7 +23,7 @@ try:
 except ImportError:  # it is optional
     pack_command = None  # type: ignore[assignment]
 
-__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "packed", "read_answer"]
+__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "is_readable", "packed", "read_answer"]
 
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # epoll's would be shared with forks
 
@@ -136,6 +136,13 @@ def packed(connection: Any, commands: Sequence[Sequence[Any]]) -> Any:
     if pack_command is None:
         return connection.pack_commands(commands)
     return [b"".join([pack_command(tuple(command)) for command in commands])]
+
+
+def is_readable(connection: Any, seconds: float) -> bool:
+    """Wait until something comes over a connection, or it is closed; False when nothing does in this time."""
+    with _Selector() as selector:
+        selector.register(connection._sock, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
 
 
 def read_answer(connection: Any) -> Any:

@@ -30,7 +30,7 @@ from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.line import packed, read_answer
+from ditto_tasks.transport.line import is_readable, packed, read_answer
 from ditto_tasks.transport.process import own_pid
 
 __all__ = [
@@ -60,6 +60,7 @@ _BLOCK_TIME = 5.0  # seconds a blocking read waits; then it is sent again
 _OPTIONS = ("ditto_server", "ditto_prefix", "ditto_lease", "ditto_begins", "ditto_limits")
 _CELERYS_OWN = re.compile(r"\.pidbox\Z|\Acelery(ev|\.pidbox)")  # remote control's queues, and those of events
 _AT_A_STRETCH = 0.02  # seconds of short calls, after which the event loop turns: it hears remote control
+_PAUSE = 0.002  # seconds without a message that end the stretch
 _WAITED = 0.00015  # seconds; a read that took longer found nothing waiting, so there is no backlog to fetch
 
 
@@ -177,6 +178,7 @@ class StreamChannel(kombu_redis.Channel):
         self._again: threading.Timer | None = None  # set while a limit makes us wait
         self._are_queues_known = False
         self._reads_streams = False  # what the blocking read at hand waits for
+        self._runs_directly = False  # whether the last message's call ran in this thread
 
     @property
     def consumer(self) -> StreamConsumer:
@@ -319,6 +321,26 @@ class StreamChannel(kombu_redis.Channel):
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
+        delivered = self._read_message()
+        if self._runs_directly:
+            self._go_on_reading()
+        return delivered
+
+    def _go_on_reading(self) -> None:
+        """Read on for a moment, with calls that run here: a turn of the event loop takes as long as one."""
+        ends = time.monotonic() + _AT_A_STRETCH
+        while self._in_poll and time.monotonic() < ends:
+            if not is_readable(self.client.connection, _PAUSE):
+                return
+            with suppress(Empty):
+                self._read_message()
+
+    def _read_message(self) -> bool:
+        """Take the answer of the blocking read, hand what it brought to the worker, and read again.
+
+        Raises:
+            queue.Empty: it brought nothing.
+        """
         connection = self.client.connection
         try:
             reply = read_answer(connection)
@@ -365,7 +387,8 @@ class StreamChannel(kombu_redis.Channel):
                     if beginning is not None:
                         message["properties"][BEGUN_PROPERTY] = beginning
                     runner = _runners.get(message["headers"]["task"])
-                    if runner is None or not runner(self, message):
+                    self._runs_directly = runner is not None and runner(self, message)
+                    if not self._runs_directly:
                         self.connection._deliver(message, self._queue_of[entry.stream])
             except NotATask as error:
                 self._give_up(entry, error)
