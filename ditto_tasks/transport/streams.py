@@ -438,7 +438,7 @@ class StreamPoller(kombu_redis.MultiChannelPoller):
 
     def close(self) -> None:
         super().close()
-        self.poller = None  # it is in a cycle: its descriptor would stay open until garbage is collected
+        self.poller: Any = None  # it is in a cycle: its descriptor would stay open until garbage is collected
 
     def on_poll_start(self) -> None:
         for channel in self._channels:
