@@ -221,7 +221,8 @@ def test_a_closed_runtime_leaves_no_thread_and_no_connection(crew: Crew) -> None
         assert len(list(runtime.map("FAULT.WORK", [{}] * 3))) == 3
         runtime.submit("FAULT.LOOP", {}).cancel()
         assert runtime.workers()
-    assert (connections(), set(threading.enumerate())) == before
+    assert connections() <= before[0]
+    assert set(threading.enumerate()) <= before[1]
 
 
 @pytest.mark.parametrize("pool", POOLS)

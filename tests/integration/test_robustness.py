@@ -313,11 +313,11 @@ def test_workers_go_on_when_the_server_lost_its_data(
 def test_a_closed_runtime_leaves_no_thread_and_no_connection_to_three_workers(site: Site) -> None:
     site.hire_many(3)
 
-    def ours() -> tuple[set[int], set[threading.Thread]]:
+    def ours() -> set[int | threading.Thread]:
         port = int(site.url.split(":")[2].split("/")[0])
         open_now = psutil.Process().net_connections()
         to_server = {one.fd for one in open_now if one.raddr and one.raddr.port == port}
-        return to_server, set(threading.enumerate())
+        return to_server | set(threading.enumerate())
 
     site.client.ping()
     before = ours()
@@ -327,7 +327,7 @@ def test_a_closed_runtime_leaves_no_thread_and_no_connection_to_three_workers(si
         assert statuses([*calls, keyed]) == {"success"}
         abandoned = runtime.submit("NOTED.LOOP", {"label": "abandoned"})
         assert len(runtime.workers()) == 3
-    assert ours() == before
+    assert ours() <= before
     with site.runtime() as other:
         other.invocation(abandoned.id).cancel()
-    assert ours() == before
+    assert ours() <= before
