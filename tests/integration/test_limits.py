@@ -35,7 +35,7 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """After all calls, nothing is left of what counts them."""
     site: Site = request.getfixturevalue("site" if "site" in request.fixturenames else "shared_site")
     yield
-    wait_until(lambda: left_of_limits(site) == [], what="the limits' keys are gone")
+    wait_until(lambda: left_of_limits(site) == [], 5 + LATE, what="the limits' keys are gone")
 
 
 def left_of_limits(site: Site) -> list[bytes]:
