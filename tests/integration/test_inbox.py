@@ -27,7 +27,7 @@ def test_an_inbox_that_rests_takes_nothing_out_until_something_is_waited_for(
     future = inbox.expect("b")
     client.rpush(inbox.key, _STORED % (b"b", b"b"))
 
-    assert future.result(30).execution_id == "b"
+    assert future.result(10).execution_id == "b"
     inbox.close()
     assert client.llen(inbox.key) == 0
     client.close()
