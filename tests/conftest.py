@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -21,12 +22,14 @@ from ditto_tasks.transport.connection import REDIS_ERRORS, connect
 from ditto_tasks.transport.directory import Directory
 from ditto_tasks.transport.keys import Keys
 
-pytest_plugins = ["tests.mysql_server"]
+pytest_plugins = ["tests.hypothesis_profile", "tests.mysql_server"]
 
 ROOT = Path(__file__).parents[1]
-START_TIMEOUT = 30.0  # seconds; a worker needs one or two, on a busy machine more
-STOP_TIMEOUT = 20.0
+START_TIMEOUT = 60.0  # seconds; a worker needs one or two, on a busy machine more
+STOP_TIMEOUT = 60.0
+LATE = 3.0  # seconds by which a busy machine may miss a time that is promised: it let a process wait
 POLL = 0.02  # seconds between two looks at a condition
+_PORTS = range(10_000, 32_768)  # below those of clients, one of which might take a stopped server's
 
 _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that a process gets when its parent dies
 
@@ -74,7 +77,9 @@ class RedisServer:
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen([get_binary_path(), *arguments], preexec_fn=die_with_parent)
-        wait_until(self._answers, what="the server answers")
+        wait_until(lambda: self._has_ended() or self._answers(), what="the server answers")
+        if self._has_ended():
+            pytest.fail(f"the server ended:\n{(self._folder / 'server.log').read_text()[-2000:]}")
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
@@ -95,6 +100,9 @@ class RedisServer:
                 return bool(client.ping())
             except REDIS_ERRORS:
                 return False
+
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
 
     def _signal(self, number: int) -> None:
         assert self._process is not None
@@ -274,10 +282,12 @@ def transport(queue_url: str) -> Iterator[CeleryTransport]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Name a port that nobody listens on; tests in another process hardly pick the same one meanwhile."""
+    while True:
+        port = random.SystemRandom().choice(_PORTS)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def _clean_environment() -> dict[str, str]:

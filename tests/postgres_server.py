@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ class PostgresServer:
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
         for pid in (self._process.pid, *map(int, children)):
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):  # its connection has ended meanwhile
+                os.kill(pid, number)
 
     def _end(self, number: int) -> None:
         if self._process is not None:

@@ -179,6 +179,7 @@ local function may_take(stream, entry)
   if is_keyed and tonumber(redis.call('HGET', of_keys, key) or '0') >= limit.perKey then return false end
   redis.call('ZADD', ARGV[6] .. ':running:' .. limit.name, now, tag)
   if is_keyed then redis.call('HINCRBY', of_keys, key, 1) end
+  spend(ARGV[6], limit, 1, now)
   return true
 end
 for index = 3, #KEYS do

@@ -480,6 +480,10 @@ class StreamPoller(kombu_redis.MultiChannelPoller):
         self._woken: socket.socket | None = None
         self.has_event_loop = False
 
+    def close(self) -> None:
+        super().close()
+        self.poller: Any = None  # it is in a cycle: its descriptor would stay open until garbage is collected
+
     def on_poll_start(self) -> None:
         for channel in self._channels:
             channel.flush()

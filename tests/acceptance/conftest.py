@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.conftest import ROOT, STOP_TIMEOUT, wait_until
+from tests.conftest import ROOT, STOP_TIMEOUT, die_with_parent, wait_until
 
-COMMAND_TIME = 60.0  # seconds that any command may take
+COMMAND_TIME = 120.0  # seconds that any command may take
 DITTO = (sys.executable, "-P", "-m", "ditto_tasks")
 
 
@@ -81,6 +81,7 @@ class Up:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=self._errors,
+            preexec_fn=die_with_parent,
         )
 
     @property
@@ -105,6 +106,15 @@ class Up:
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.pid).children(recursive=True)
+
+    def workers(self) -> list[psutil.Process]:
+        """List the children that are no broker; one that ends while it is looked at is none."""
+        found = []
+        for child in self.children():
+            with suppress(psutil.NoSuchProcess):
+                if "valkey" not in child.name():
+                    found.append(child)
+        return found
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)

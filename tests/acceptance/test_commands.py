@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import DITTO, Shell
+from tests.acceptance.conftest import COMMAND_TIME, DITTO, Shell
 from tests.conftest import connected
 
 PAGES = {
@@ -70,7 +70,7 @@ def test_cancel_keeps_a_waiting_call_from_running(shell: Shell, broker_url: str)
         assert shell.json("cancel", invocation.id, "--json", environ=environ)["state"] == "pending"
         shell.environ["DITTO_BROKER_URL"] = broker_url
         shell.up("memory")
-        assert invocation.result(30).status == "cancelled"
+        assert invocation.result(60).status == "cancelled"
     assert shell.json("invoke", "MEMORY.GET", '{"keys": ["late"]}')["output"] == []
 
 
@@ -231,7 +231,7 @@ def test_an_app_with_packages_called_like_ours_enqueues_and_runs_our_worker(runn
         env=inside.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=COMMAND_TIME,
     )
     inside.close()
     assert enqueued.returncode == 0, enqueued.stderr

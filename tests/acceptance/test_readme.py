@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from tests.acceptance.conftest import Shell
+from tests.acceptance.conftest import COMMAND_TIME, Shell
 from tests.conftest import ROOT
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -17,7 +17,7 @@ def run(shell: Shell, example: str) -> str:
         env=shell.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=COMMAND_TIME,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -31,7 +31,7 @@ def test_check_repairs_and_a_detached_run_is_found_by_its_id(running: Shell) -> 
     repaired = running.json("index", "check", "memories", "--repair", "--json")
     assert repaired["repaired"]["embedded"] == repaired["drift"]["missing"]
     sent = running.run("reindex", "memories", "--detach")
-    result = running.json("result", sent.stdout.strip(), "--wait", "30")
+    result = running.json("result", sent.stdout.strip(), "--wait", "60")
     assert (result["node"], result["status"]) == ("REINDEX.RUN", "success")
 
 

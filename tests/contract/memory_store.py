@@ -49,9 +49,9 @@ MOST_PAGES = 10_000
 
 with_fixtures = settings(
     max_examples=int(os.environ.get("STORE_EXAMPLES", "40")),
-    deadline=None,
     database=None,  # a failure of one store is no example for another
     suppress_health_check=[
+        HealthCheck.too_slow,
         HealthCheck.function_scoped_fixture,  # each example has a namespace or a key of its own
         HealthCheck.differing_executors,  # the classes that inherit a test share nothing
     ],

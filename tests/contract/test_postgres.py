@@ -38,6 +38,7 @@ from providers.stores._postgres_connections import CANCEL_WAIT
 from providers.stores._postgres_sql import CHANGES, DELETE, SCHEMA, ranking
 from providers.stores._postgres_text import read_text, stored_text
 from providers.stores.postgres import PostgresStore
+from tests.conftest import LATE
 from tests.contract.vector_index import MANIFEST, QUERY, entry, found
 from tests.postgres_server import PostgresServer
 
@@ -337,7 +338,7 @@ def test_a_running_statement_ends_when_its_call_is_cancelled(
         cancelled_at = time.monotonic()
         cancel.cancel("enough")
         assert str(ended(InvocationCancelled)) == "enough"
-        assert time.monotonic() - cancelled_at < 1
+        assert time.monotonic() - cancelled_at < 1 + LATE
     assert Memory(store).query({}).unwrap() == {"items": []}  # nothing of it, and the connection is as new
     write(store, {"content": 1})
 
@@ -350,7 +351,7 @@ def test_a_running_statement_ends_when_its_time_is_used_up(
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded):
             write_one(store, Call(deadline=began + 0.3))
-        assert 0.25 < time.monotonic() - began < 0.3 + CANCEL_WAIT
+        assert 0.25 < time.monotonic() - began < 0.3 + CANCEL_WAIT + LATE
     write(store, {"content": 1})
 
 
@@ -369,7 +370,7 @@ def test_a_call_waits_for_a_connection_as_long_as_it_may(rest: str, postgres_url
         began = time.monotonic()
         with pytest.raises(MemoryNodeError, match="STORE_BUSY"):
             store.query(MemoryQueryInput(), Call(deadline=began + 0.2))
-        assert 0.15 < time.monotonic() - began < 1
+        assert 0.15 < time.monotonic() - began < 1 + LATE
         unwanted = Cancellation()
         second = in_a_thread(lambda: store.query(MemoryQueryInput(), Call(cancel=unwanted)))
         unwanted.cancel("no more")
@@ -406,10 +407,10 @@ def test_a_server_that_went_away_is_said_and_the_next_call_after_it_is_back_work
         for _ in range(2):
             began = time.monotonic()
             with pytest.raises(MemoryNodeError, match="STORE_UNAVAILABLE") as failure:
-                store.query(MemoryQueryInput(), Call(deadline=began + 2))
+                store.query(MemoryQueryInput(), Call(deadline=began + 10))
             with pytest.raises(RetrievalError, match="RETRIEVAL_PROVIDER_UNAVAILABLE"):
-                index.count(Call(deadline=began + 2))
-            assert time.monotonic() - began < 2
+                index.count(Call(deadline=began + 10))
+            assert time.monotonic() - began < 2 + LATE
             assert "127.0.0.1" not in str(failure.value)
         own_server.start()
         assert Memory(store).query({}).unwrap() == {"items": [record]}
@@ -423,7 +424,7 @@ def test_a_server_that_does_not_answer_costs_a_call_no_more_than_its_time(own_se
         began = time.monotonic()
         with pytest.raises((DeadlineExceeded, MemoryNodeError)):
             store.query(MemoryQueryInput(), Call(deadline=began + 0.3))
-        assert time.monotonic() - began < 0.3 + 2 * CANCEL_WAIT + 0.5
+        assert time.monotonic() - began < 0.3 + 2 * CANCEL_WAIT + 0.5 + LATE
         own_server.resume()
         assert Memory(store).query({}).unwrap() == {"items": [record]}
 

@@ -19,6 +19,7 @@ from tests.beat_process import Orchestra
 from tests.conftest import RedisServer, StartWorker, WorkerProcess, connected, wait_until
 
 LEASE = 2.0  # seconds; short, so that tests are
+PATIENT_LEASE = 4.0  # seconds; where a busy machine must not make a worker lose it that lives
 KEYS = Keys("ditto")
 
 
@@ -138,16 +139,33 @@ def client(crew: Crew) -> Iterator[redis.Redis]:
         yield client
 
 
+class Published:
+    """Hears all results that are stored, as they are told on Celery's channels."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+        self._channel = client.pubsub(ignore_subscribe_messages=True)
+        self._told: list[bytes] = []
+        self._channel.psubscribe(**{KEYS.result("*"): lambda message: self._told.append(message["data"])})
+        self._listener = self._channel.run_in_thread(sleep_time=0.1)
+
+    def so_far(self) -> list[bytes]:
+        """List what was told until now: what is told last is heard last."""
+        self._client.publish(KEYS.result("last"), b"last")
+        wait_until(lambda: b"last" in self._told, what="all that was told is heard")
+        return self._told[:-1]
+
+    def close(self) -> None:
+        self._listener.stop()
+        self._listener.join(10)
+        self._channel.close()
+
+
 @pytest.fixture
-def published(client: RedisClient) -> Iterator[list[bytes]]:
-    """All results that are stored, as they are told on Celery's channels."""
-    told: list[bytes] = []
-    with client.pubsub(ignore_subscribe_messages=True) as channel:
-        channel.psubscribe(**{KEYS.result("*"): lambda message: told.append(message["data"])})
-        listener = channel.run_in_thread(sleep_time=0.1)
-        yield told
-        listener.stop()
-        listener.join(10)
+def published(client: RedisClient) -> Iterator[Published]:
+    published = Published(client)
+    yield published
+    published.close()
 
 
 @pytest.fixture

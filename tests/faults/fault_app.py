@@ -19,17 +19,20 @@ def _note(event: str, context: WorkerContext) -> None:
 
 
 def _work(input: Any, context: WorkerContext) -> Any:
-    """Sleep and return the input, whatever is cancelled meanwhile."""
+    """Sleep and return the input, whatever is cancelled meanwhile; `seconds` may list those of each start."""
     _note("started", context)
-    time.sleep(input.get("seconds", 0))
+    seconds = input.get("seconds", 0)
+    if isinstance(seconds, list):
+        seconds = seconds[NOTES.read_text().count(f"started {context.call.execution_id} ") - 1]
+    time.sleep(seconds)
     _note("ended", context)
     return input
 
 
 def _loop(input: Any, context: WorkerContext) -> str:
-    """Work for 20 s in small steps, unless told to stop."""
+    """Work for five minutes in small steps, unless told to stop."""
     _note("started", context)
-    for _ in range(2000):
+    for _ in range(30_000):
         context.call.check()
         time.sleep(0.01)
     return "done"

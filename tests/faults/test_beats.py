@@ -11,11 +11,11 @@ from pathlib import Path
 
 from ditto_tasks.transport.connection import RedisClient
 from tests.beat_process import KEYS, Orchestra
-from tests.conftest import RedisServer, wait_until
+from tests.conftest import LATE, RedisServer, wait_until
 from tests.faults.test_redis_restart import reset_connections
 
 SLOTS = 1000
-AT_ONCE = 2.0  # seconds in which a beat ends; it needs a few tenths
+AT_ONCE = 2.0  # seconds in which a beat ends; it needs a few tenths, and a busy machine's time
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def test_a_suspended_beat_is_replaced_and_sends_nothing_twice_when_it_wakes(orch
     orchestra.wait_sent(50)
 
     sleeper.send(signal.SIGSTOP)
-    wait_until(lambda: orchestra.holder() not in (0, sleeper.pid), timeout=10, what="the other one sends")
+    wait_until(lambda: orchestra.holder() not in (0, sleeper.pid), what="the other one sends")
     orchestra.wait_sent(orchestra.sent() + 50)
     sleeper.send(signal.SIGCONT)
     orchestra.wait_sent(orchestra.sent() + 100)
@@ -82,7 +82,7 @@ def test_a_beat_that_is_stopped_ends_at_once_and_the_other_goes_on(orchestra: Or
 
     began = time.monotonic()
     assert first.stop() == 0
-    assert time.monotonic() - began < AT_ONCE
+    assert time.monotonic() - began < AT_ONCE + LATE
     orchestra.beats.remove(first)
     assert orchestra.holder() != first.pid
     assert orchestra.sender() is second
@@ -133,7 +133,7 @@ def test_a_beat_without_a_server_ends_at_once(own_server: RedisServer, tmp_path:
 
     began = time.monotonic()
     assert beat.stop() == 0
-    assert time.monotonic() - began < AT_ONCE + 1  # that long it tries to give the schedules back
+    assert time.monotonic() - began < AT_ONCE + 1 + LATE  # that long it tries to give the schedules back
     orchestra.beats.clear()
     orchestra.close()
 

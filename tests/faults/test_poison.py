@@ -12,7 +12,7 @@ import pytest
 
 from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.dead import DeadLetters
-from tests.conftest import wait_until
+from tests.conftest import LATE, wait_until
 from tests.faults.conftest import KEYS, Crew, children, entries
 
 MAX_DELIVERIES = 3  # what ditto.yaml has by default
@@ -27,8 +27,8 @@ def test_a_poison_call_is_given_up_and_kept_in_prefork_where_only_children_die(
         before = [runtime.submit("FAULT.WORK", {"seconds": 0.1}) for _ in range(5)]
         poison = runtime.submit("FAULT.POISON", {"n": 1})
         after = [runtime.submit("FAULT.WORK", {"seconds": 0.1}) for _ in range(5)]
-        result = poison.result(30)
-        assert [call.result(20).status for call in before + after] == ["success"] * 10
+        result = poison.result(60)
+        assert [call.result(30).status for call in before + after] == ["success"] * 10
         assert runtime.invocation(poison.id).result(5) == result
     assert (result.status, result.error and result.error.code) == ("failed", "WORKER_LOST")
     assert crew.starts()[poison.id] == MAX_DELIVERIES
@@ -36,7 +36,7 @@ def test_a_poison_call_is_given_up_and_kept_in_prefork_where_only_children_die(
     assert (dead.execution_id, dead.node, dead.input) == (poison.id, "FAULT.POISON", {"n": 1})
     assert psutil.pid_exists(worker.pid)
     wait_until(lambda: len(children(worker)) >= 4, what="the dead children are replaced")
-    assert entries(client) == 0
+    wait_until(lambda: entries(client) == 0, what="no message is left")
 
 
 def test_a_poison_call_takes_no_more_workers_than_it_may_in_threads(crew: Crew, client: RedisClient) -> None:
@@ -48,8 +48,8 @@ def test_a_poison_call_takes_no_more_workers_than_it_may_in_threads(crew: Crew, 
             victim = crew.hire(lease=1.0, wait=False)
             wait_until(lambda: not psutil.pid_exists(victim.pid) or _is_dead(victim.pid))  # noqa: B023
         survivor = crew.hire(lease=1.0)
-        result = poison.result(20)
-        assert [call.result(20).status for call in good] == ["success"] * 10
+        result = poison.result(60)
+        assert [call.result(30).status for call in good] == ["success"] * 10
     assert (result.status, result.error and result.error.code) == ("failed", "WORKER_LOST")
     assert crew.starts()[poison.id] == MAX_DELIVERIES
     assert psutil.pid_exists(survivor.pid)
@@ -69,9 +69,9 @@ def test_a_node_that_calls_itself_on_a_full_queue_does_not_hang(crew: Crew, pool
     crew.hire(pool=pool, concurrency=1)
     with crew.runtime() as runtime:
         began = time.monotonic()
-        result = runtime.submit("FAULT.NEST", {"depth": depth}).result(10)
+        result = runtime.submit("FAULT.NEST", {"depth": depth}).result(30)
         assert result.unwrap() == depth
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 5 + LATE
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
@@ -79,9 +79,9 @@ def test_a_result_that_is_too_large_fails_once(crew: Crew, pool: str) -> None:
     worker = crew.hire(pool=pool)
     with crew.runtime() as runtime:
         call = runtime.submit("FAULT.LARGE", {"bytes": TEN_MEGABYTES})
-        result = call.result(10)
+        result = call.result(30)
         assert (result.status, result.error and result.error.code) == ("failed", "PAYLOAD_TOO_LARGE")
-        assert runtime.submit("FAULT.WORK", {}).result(5).status == "success"
+        assert runtime.submit("FAULT.WORK", {}).result(30).status == "success"
     assert crew.starts()[call.id] == 1
     assert "Traceback" not in worker.log
 
@@ -118,7 +118,7 @@ def test_a_pickle_in_the_list_of_a_queue_is_refused(
     worker = crew.hire(pool=pool)
     wait_until(lambda: "ContentDisallowed" in worker.log, what="the refusal is logged")
     with crew.runtime() as runtime:
-        assert runtime.submit("FAULT.WORK", {}).result(5).status == "success"
+        assert runtime.submit("FAULT.WORK", {}).result(30).status == "success"
     assert not planted.exists()
     wait_until(lambda: entries(client) == 0, what="the message is gone")
 
@@ -131,4 +131,4 @@ def test_what_is_no_message_at_all_does_not_stop_a_worker(
     client.xadd("ditto.fault.work:normal", {"x": body})
     crew.hire()
     with crew.runtime() as runtime:
-        assert runtime.submit("FAULT.WORK", {}).result(10).status == "success"
+        assert runtime.submit("FAULT.WORK", {}).result(30).status == "success"

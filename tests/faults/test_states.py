@@ -451,7 +451,6 @@ def test_the_states_of_a_call(states: type[CallStates]) -> None:
         settings=settings(
             max_examples=250,
             stateful_step_count=50,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

@@ -24,6 +24,7 @@ class Site:
         transport: the section of that name in ditto.yaml; to be changed before workers and callers come.
         memory: the section workers.memory, likewise.
         workers: those that were hired.
+        gate: a file that is not there yet, for which nodes may wait.
     """
 
     def __init__(self, start: StartWorker, url: str, folder: Path, *, results: str = "") -> None:
@@ -34,6 +35,7 @@ class Site:
         self.notes = Notes(self.results)
         self.workers: list[WorkerProcess] = []
         self.client: RedisClient = connect(self.results)
+        self.gate = folder / "gate"
         self._start = start
         self._folder = folder
 

@@ -14,6 +14,7 @@ from ditto_tasks.contracts.memory import MemoryGetInput, MemoryItem
 from ditto_tasks.transport.app import uses_streams
 from ditto_tasks.worker import Limits
 from providers.stores.in_memory import InMemoryStore
+from tests.integration.gate import wait_at
 from tests.integration.notes import Note, Notes
 from workers.factory import create_worker_app
 from workers.memory import memory_worker
@@ -33,16 +34,24 @@ def _noted(label: str) -> Iterator[None]:
 
 
 def _work(input: Any, context: WorkerContext) -> Any:
-    """Sleep and return the input, whatever is cancelled meanwhile."""
-    with _noted(input["label"]):
-        time.sleep(input.get("seconds", 0))
+    """Sleep, or wait for a file, and return the input, whatever is cancelled meanwhile.
+
+    `seconds` may list those of each start of a label.
+    """
+    label, seconds = input["label"], input.get("seconds", 0)
+    with _noted(label):
+        if isinstance(seconds, list):
+            seconds = seconds[[note.label for note in notes.of("started")].count(label) - 1]
+        time.sleep(seconds)
+        if "until" in input:
+            wait_at(input["until"])
     return input
 
 
 def _loop(input: Any, context: WorkerContext) -> str:
-    """Work for 20 s in small steps, unless told to stop."""
+    """Work for five minutes in small steps, unless told to stop."""
     with _noted(input["label"]):
-        for _ in range(2000):
+        for _ in range(30_000):
             context.call.check()
             time.sleep(0.01)
     return "done"

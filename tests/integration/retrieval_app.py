@@ -21,7 +21,7 @@ DEFAULTS = {"searchLimit": 4}
 
 
 class Patient:
-    """Works for 20 s in small steps unless told to stop, the first time; later searches answer at once.
+    """Works for five minutes in small steps unless told to stop; after the first search, answers at once.
 
     Notes each search in a file, a line with the process id, and then how it ended.
     """
@@ -37,7 +37,7 @@ class Patient:
 
     def _work(self, call: RetrievalCall) -> None:
         try:
-            for _ in range(2000):
+            for _ in range(30_000):
                 call.check()
                 time.sleep(0.01)
         finally:

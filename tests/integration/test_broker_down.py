@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ditto_tasks import BrokerUnavailable, InvocationTimeout, Runtime
-from tests.conftest import RedisServer, StartWorker, connected, wait_until
+from tests.conftest import LATE, RedisServer, StartWorker, connected, wait_until
 
 DEADLINE = 3.0  # seconds given to a call
-WITHIN = 4.0  # seconds in which the caller must know
+WITHIN = 4.0  # seconds in which the caller must know, a busy machine apart
 
 CALLS: dict[str, Callable[[Runtime], object]] = {
     "invoke": lambda runtime: runtime.invoke("MEMORY.GET", {"ids": ["a"]}, timeout=DEADLINE),
@@ -21,7 +22,7 @@ def raises_in_time(call: Callable[[Runtime], object], runtime: Runtime) -> None:
     began = time.monotonic()
     with pytest.raises(BrokerUnavailable) as unavailable:
         call(runtime)
-    assert time.monotonic() - began < WITHIN
+    assert time.monotonic() - began < WITHIN + LATE
     assert "127.0.0.1" not in str(unavailable.value)
 
 
@@ -73,16 +74,17 @@ def test_an_idle_worker_goes_on_after_a_restart(own_server: RedisServer, worker_
 
 
 def test_a_call_that_runs_while_the_broker_restarts_has_its_result(
-    own_server: RedisServer, worker_process: StartWorker
+    own_server: RedisServer, worker_process: StartWorker, tmp_path: Path
 ) -> None:
     worker_process(own_server.url())
     with connected(own_server.url()) as runtime:
-        waiting = runtime.submit("TEST.STUBBORN", {"seconds": 2})
+        waiting = runtime.submit("TEST.HELD", {"until": str(tmp_path / "gate")})
         wait_until(lambda: waiting.status() == "running")
         own_server.stop()
+        (tmp_path / "gate").touch()
         own_server.start()
-        assert waiting.result(20).unwrap() == "done"
-        assert runtime.invoke("TEST.ECHO", "next", timeout=3).unwrap() == "next"
+        assert waiting.result(30).unwrap() == "done"
+        assert runtime.invoke("TEST.ECHO", "next", timeout=20).unwrap() == "next"
 
 
 def test_a_caller_that_waits_while_the_broker_goes_hears_of_it(own_server: RedisServer) -> None:

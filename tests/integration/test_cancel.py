@@ -6,9 +6,9 @@ import time
 import pytest
 
 from ditto_tasks import Cancellation, InvocationCancelled, Runtime
-from tests.conftest import StartWorker, WorkerProcess, connected, wait_until
+from tests.conftest import LATE, StartWorker, WorkerProcess, connected, wait_until
 
-WITHIN = 2.0  # seconds from the cancel of a running call to its end
+WITHIN = 2.0  # seconds from the cancel of a running call to its end, a busy machine apart
 
 
 def test_a_call_that_was_cancelled_before_a_worker_came_never_runs(
@@ -36,7 +36,7 @@ def test_a_running_call_ends_soon_after_its_cancel(runtime: Runtime, worker: Wor
     cancelled_at = time.monotonic()
     invocation.cancel()
     result = invocation.result()
-    assert time.monotonic() - cancelled_at < WITHIN
+    assert time.monotonic() - cancelled_at < WITHIN + LATE
     assert (result.status, invocation.status()) == ("cancelled", "cancelled")
     assert "Traceback" not in worker.log
 
@@ -47,7 +47,7 @@ def test_cancelled_calls_give_their_slots_back(runtime: Runtime, worker: WorkerP
     waiting = runtime.submit("TEST.ECHO", "next")
     for invocation in running:
         invocation.cancel()
-    assert waiting.result(WITHIN).unwrap() == "next"
+    assert waiting.result(WITHIN + LATE).unwrap() == "next"
     assert {invocation.result().status for invocation in running} == {"cancelled"}
     assert "Traceback" not in worker.log
 
@@ -64,7 +64,7 @@ def test_invoke_raises_when_its_token_is_set(runtime: Runtime, worker: WorkerPro
     with pytest.raises(InvocationCancelled, match="changed my mind"):
         runtime.invoke("TEST.LOOP", "tokened", cancel=token)
     watcher.join(10)
-    wait_until(lambda: "ended tokened" in worker.trace, timeout=WITHIN)
+    wait_until(lambda: "ended tokened" in worker.trace, timeout=WITHIN + LATE)
 
 
 def test_a_token_that_is_set_already_sends_nothing(runtime: Runtime, worker: WorkerProcess) -> None:
@@ -81,7 +81,7 @@ def test_any_process_cancels_by_the_id(runtime: Runtime, worker: WorkerProcess, 
     wait_until(lambda: "ran found" in worker.trace)
     with connected(queue_url) as other:
         other.invocation(invocation.id).cancel("from elsewhere")
-    result = invocation.result(WITHIN)
+    result = invocation.result(WITHIN + LATE)
     assert result.error is not None
     assert (result.status, result.error.message) == ("cancelled", "from elsewhere")
 

@@ -39,6 +39,12 @@ def heard_events(app: Celery) -> Iterator[list[dict[str, Any]]]:
         listener.join(10)
 
 
+def active(app: Celery) -> list[dict[str, Any]]:
+    """List what the one worker runs."""
+    [calls] = (app.control.inspect(timeout=30, limit=1).active() or {}).values()
+    return list(calls)
+
+
 def stored(site: Site, id: str) -> dict[str, Any]:
     record: dict[str, Any] = decode_json(site.client.get(site.keys.result(id)))
     return record
@@ -89,7 +95,8 @@ def test_events_come_while_they_are_enabled(site: Site, app: Celery, pool: str) 
 
         wait_until(lambda: events, what="the worker is heard")
         before = run_one()
-        assert app.control.enable_events(reply=True, timeout=5, limit=1)
+        wait_until(lambda: not active(app), what="the worker has heard of its end")
+        assert app.control.enable_events(reply=True, timeout=30, limit=1)
         told = run_one()
         wait_until(lambda: "task-succeeded" in told_of(told), what="a call is told of to its end")
         assert told_of(told) == ["task-received", "task-started", "task-succeeded"]
@@ -124,15 +131,14 @@ def test_a_running_call_is_inspected_and_a_rate_limit_holds(site: Site, app: Cel
     with site.runtime() as runtime:
         call = runtime.submit("NOTED.LOOP", {"label": "looked at"})
         site.wait_started("looked at")
-        [active] = (app.control.inspect(timeout=5, limit=1).active() or {}).values()
-        assert [(task["id"], task["name"], task["acknowledged"]) for task in active] == [
+        assert [(task["id"], task["name"], task["acknowledged"]) for task in active(app)] == [
             (call.id, "NOTED.LOOP", False)
         ]
         call.cancel()
         assert call.result(20).status == "cancelled"
-        app.control.rate_limit("NOTED.WORK", "1/h", reply=True, timeout=5, limit=1)
+        app.control.rate_limit("NOTED.WORK", "1/h", reply=True, timeout=30, limit=1)
         first, second = [runtime.submit("NOTED.WORK", {"label": label}) for label in ("first", "second")]
         assert first.result(20).status == "success"
         assert second.status() != "success"
-        app.control.rate_limit("NOTED.WORK", "1000/s", reply=True, timeout=5, limit=1)
+        app.control.rate_limit("NOTED.WORK", "1000/s", reply=True, timeout=30, limit=1)
         assert worker.stop() == 0

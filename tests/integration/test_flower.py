@@ -9,11 +9,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import pytest
 
-from tests.conftest import ROOT, die_with_parent, free_port, wait_until
+from tests.conftest import ROOT, STOP_TIMEOUT, die_with_parent, free_port, wait_until
 from tests.integration.conftest import Site
 
 STARTING = 60.0  # seconds that Flower may take
@@ -48,14 +47,14 @@ class Flower:
     def asked(self, path: str, data: bytes | None = None) -> Any:
         """Return what it answers; nothing while it does not."""
         try:
-            with urllib.request.urlopen(f"{self._address}/{path}", data=data, timeout=10) as answer:
+            with urllib.request.urlopen(f"{self._address}/{path}", data=data, timeout=30) as answer:
                 return json.load(answer)
-        except URLError:
+        except OSError:
             return {}
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(30)
+        self._process.wait(STOP_TIMEOUT)
         self._log.close()
 
 
@@ -78,10 +77,14 @@ def test_flower_shows_workers_and_calls_and_revokes_one(site: Site, flower: Flow
         told = flower.asked(f"task/info/{done.id}")
         assert (told["name"], told["worker"]) == ("NOTED.WORK", worker.name)
 
-        listed = flower.asked("workers")[worker.name]["active_queues"]
-        assert "ditto.noted.work" in {queue["name"] for queue in listed}
+        def listed() -> set[str]:
+            """Name the queues that the worker was heard to read; it may answer too late for one look."""
+            told = flower.asked("workers?refresh=1").get(worker.name, {})
+            return {queue["name"] for queue in told.get("active_queues", ())}
+
+        wait_until(lambda: "ditto.noted.work" in listed(), STARTING, "it lists the queues")
 
         running = runtime.submit("NOTED.LOOP", {"label": "revoked"})
         site.wait_started("revoked")
         assert flower.asked(f"task/revoke/{running.id}?terminate=true", data=b"")
-        assert running.result(20).status == "cancelled"
+        assert running.result(60).status == "cancelled"

@@ -47,7 +47,7 @@ def test_an_input_is_kept_until_its_call_has_ended_an_output_longer_than_the_res
 def test_another_process_finds_the_large_output_by_the_id(large: Runtime, broker_url: str) -> None:
     id = large.submit("TEST.LARGE", {"bytes": 30_000}).id
     with Runtime.from_config(None, {"DITTO_BROKER_URL": broker_url}) as other:
-        assert other.invocation(id).result(10).unwrap() == "x" * 30_000
+        assert other.invocation(id).result(30).unwrap() == "x" * 30_000
 
 
 def test_a_foreign_client_sees_where_the_output_lies(large: Runtime, broker_url: str) -> None:
@@ -67,7 +67,7 @@ def test_what_has_expired_is_said_to_have(large: Runtime, broker_url: str) -> No
     with redis.Redis.from_url(broker_url) as client:
         client.delete(f"ditto:output:{invocation.id}")
     with Runtime.from_config(None, {"DITTO_BROKER_URL": broker_url}) as other:
-        result = other.invocation(invocation.id).result(10)
+        result = other.invocation(invocation.id).result(30)
     assert result.error is not None
     assert (result.status, result.error.code) == ("failed", "PAYLOAD_EXPIRED")
 
@@ -82,6 +82,6 @@ def test_an_input_that_has_expired_fails_its_call(
         with redis.Redis.from_url(broker_url) as client:
             assert client.delete(f"ditto:input:{invocation.id}") == 1
         worker_process(broker_url)
-        result = invocation.result(20)
+        result = invocation.result(60)
     assert result.error is not None
     assert (result.status, result.error.code) == ("failed", "PAYLOAD_EXPIRED")

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from ditto_tasks import Invocation, Runtime
-from tests.conftest import WorkerProcess, wait_until
+from tests.conftest import LATE, WorkerProcess, wait_until
 from tests.integration.conftest import LEASE, Site
 from tests.integration.notes import Note, most_at_once
 
 LIMIT = 2  # of the capability LIMITED
 SECONDS = 0.3
 CALLS = 20
+SOON = 0.5  # seconds in which a free slot is taken on a busy machine; who only looked would need 1.5
+TOLERANCE = 0.01  # seconds; the server counts in milliseconds
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def _leaves_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """After all calls, nothing is left of what counts them."""
     site: Site = request.getfixturevalue("site" if "site" in request.fixturenames else "shared_site")
     yield
-    wait_until(lambda: left_of_limits(site) == [], 5, what="the limits' keys are gone")
+    wait_until(lambda: left_of_limits(site) == [], 5 + LATE, what="the limits' keys are gone")
 
 
 def left_of_limits(site: Site) -> list[bytes]:
@@ -42,7 +44,7 @@ def left_of_limits(site: Site) -> list[bytes]:
     return names + ([b"entries"] if site.entries() else [])
 
 
-def statuses(calls: list[Invocation], timeout: float = 30) -> set[str]:
+def statuses(calls: list[Invocation], timeout: float = 60) -> set[str]:
     return {call.result(timeout).status for call in calls}
 
 
@@ -57,7 +59,7 @@ def test_no_more_than_the_limit_run_at_once_and_it_is_used(shared_site: Site, ru
     notes = [note for note in shared_site.notes.all() if note.label.startswith("busy")]
     assert most_at_once(notes) == LIMIT
     assert len(notes) == 2 * CALLS
-    assert span(notes) < 1.5 * CALLS * SECONDS / LIMIT
+    assert span(notes) < (SECONDS + SOON) * CALLS / LIMIT
     assert len({note.pid for note in notes}) > 1
 
 
@@ -65,7 +67,7 @@ def test_calls_that_come_one_by_one_begin_at_once(runtime: Runtime) -> None:
     began = time.monotonic()
     for n in range(10):
         assert runtime.invoke("LIMITED.READ", {"label": f"single {n}"}).status == "success"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10 * SOON
 
 
 def test_a_key_has_one_call_at_a_time_and_keys_do_not_block_each_other(
@@ -73,11 +75,11 @@ def test_a_key_has_one_call_at_a_time_and_keys_do_not_block_each_other(
 ) -> None:
     keys = "abc"
     calls = [
-        runtime.submit("KEYED.WORK", {"label": f"key-{key}-{n}", "seconds": 0.1}, concurrency_key=key)
+        runtime.submit("KEYED.WORK", {"label": f"key-{key}-{n}", "seconds": 0.3}, concurrency_key=key)
         for n in range(6)
         for key in keys
     ]
-    without = [runtime.submit("KEYED.WORK", {"label": "key-none", "seconds": 0.3}) for _ in range(3)]
+    without = [runtime.submit("KEYED.WORK", {"label": "key-none", "seconds": 2}) for _ in range(3)]
     assert statuses([*calls, *without]) == {"success"}
     for key in keys:
         assert shared_site.notes.most_at_once(f"key-{key}") == 1
@@ -90,7 +92,7 @@ def test_a_busy_key_does_not_keep_another_one_waiting(shared_site: Site, runtime
     busy = [runtime.submit("KEYED.LOOP", {"label": "one key"}, concurrency_key="busy") for _ in range(20)]
     shared_site.wait_started("one key")
     other = runtime.submit("KEYED.WORK", {"label": "free"}, concurrency_key="a key, with: spaces")
-    assert other.result(3).status == "success"
+    assert other.result(30).status == "success"
     for call in busy:
         call.cancel()
     assert statuses(busy) == {"cancelled"}
@@ -101,31 +103,40 @@ def test_a_call_that_is_cancelled_while_it_waits_for_its_key_does_not_block_the_
     shared_site: Site, runtime: Runtime
 ) -> None:
     def submit(label: str) -> Invocation:
-        return runtime.submit("KEYED.WORK", {"label": label, "seconds": 1}, concurrency_key="chain")
+        held = {"label": label, "until": str(shared_site.gate)}
+        return runtime.submit("KEYED.WORK", held, concurrency_key="chain")
 
     first = submit("chain 0")
     wait_until(lambda: shared_site.notes.started("chain"), what="the first runs")
     second, third = submit("chain 1"), submit("chain 2")
     wait_until(lambda: shared_site.client.llen("ditto:parked:keyed:chain") == 2, what="two wait")
     second.cancel("not wanted")
+    shared_site.gate.touch()
     assert statuses([first, third]) == {"success"}
-    assert (second.result(2).status, second.status()) == ("cancelled", "cancelled")
+    assert (second.result(30).status, second.status()) == ("cancelled", "cancelled")
     assert shared_site.notes.started("chain") == ["chain 0", "chain 2"]
 
 
 def test_calls_begin_at_a_rate_over_all_workers(shared_site: Site, runtime: Runtime) -> None:
     rate = burst = 10  # what the app gives RATED
     count = 35
+    began = time.time()
     calls = [runtime.submit("RATED.WORK", {"label": f"rated {n}"}) for n in range(count)]
     assert statuses(calls) == {"success"}
-    took = span(shared_site.notes.of("started", "rated"))
-    assert (count - burst) / rate * 0.9 <= took < (count - burst) / rate + 1.5
+    assert_began_at_a_rate(shared_site.notes.of("started", "rated"), began, rate, burst)
+
+
+def assert_began_at_a_rate(started: list[Note], began: float, rate: int, burst: int) -> None:
+    """Of what has waited since `began`, no call comes early, nor much later than it may."""
+    for number, note in enumerate(sorted(started, key=lambda note: note.at), 1):
+        earliest = (number - burst) / rate
+        assert earliest - TOLERANCE <= note.at - began < max(earliest, 0) + 1.5 + LATE
 
 
 def test_the_slot_of_a_worker_that_was_killed_comes_back(site: Site) -> None:
     workers = site.hire_many(3)
     with site.runtime() as runtime:
-        calls = [runtime.submit("LIMITED.READ", {"label": str(n), "seconds": 1}) for n in range(8)]
+        calls = [runtime.submit("LIMITED.READ", {"label": str(n), "seconds": 1}) for n in range(12)]
         wait_until(lambda: len(site.notes.started()) >= LIMIT)
         holder = next(worker for worker in workers if worker.pid == site.notes.of("started")[-1].pid)
         killed_at = time.time()
@@ -139,7 +150,7 @@ def test_the_slot_of_a_worker_that_was_killed_comes_back(site: Site) -> None:
         for note in notes
         if note.at > killed_at and running(notes, note.at, besides=holder.pid) == LIMIT
     )
-    assert back_at - killed_at < LEASE + 2
+    assert back_at - killed_at < LEASE + 2 + LATE
 
 
 def running(notes: list[Note], at: float, besides: int) -> int:
@@ -161,9 +172,9 @@ def test_the_key_of_a_worker_that_was_killed_comes_back(site: Site, is_purged: b
         holder = next(worker for worker in workers if worker.pid == site.notes.of("started")[0].pid)
         holder.kill()
         third = runtime.submit("KEYED.WORK", {"label": "third"}, concurrency_key="k")
-        assert statuses([second, third], LEASE + 8) == {"success"}
+        assert statuses([second, third], LEASE + 30) == {"success"}
         if not is_purged:
-            assert first.result(1).error is not None
+            assert first.result(30).error is not None
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
@@ -185,6 +196,8 @@ def test_a_rate_from_the_configuration_holds_for_memory(site: Site) -> None:
     site.memory["ratePerSecond"] = 4
     site.hire()
     with site.runtime() as runtime:
+        began = time.time()
         calls = [runtime.submit("MEMORY.GET", {"keys": [str(n)]}) for n in range(12)]
         assert statuses(calls) == {"success"}
-    assert 1.8 < span(site.notes.of("started")) < 3.5
+    assert len(site.notes.of("started")) == 12
+    assert_began_at_a_rate(site.notes.of("started"), began, rate=4, burst=4)

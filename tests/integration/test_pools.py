@@ -1,5 +1,6 @@
 """MEMORY over SQLite in each of Celery's pools, and resources opened once a process."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,13 +51,20 @@ def test_memory_works_and_resources_are_opened_once_a_process_and_closed_with_it
     assert (f"opened {worker.pid}" in opened) == (pool != "prefork")
 
 
-def test_a_warm_stop_lets_the_running_call_end(broker_url: str, worker_process: StartWorker) -> None:
+def test_a_warm_stop_lets_the_running_call_end(
+    broker_url: str, worker_process: StartWorker, tmp_path: Path
+) -> None:
     worker = worker_process(broker_url)
     with connected(broker_url) as runtime:
-        invocation = runtime.submit("TEST.STUBBORN", {"seconds": 1})
+        invocation = runtime.submit("TEST.HELD", {"until": str(tmp_path / "gate")})
         wait_until(lambda: invocation.status() == "running")
-        worker.stop()
-        assert invocation.result(1).unwrap() == "done"
+        with ThreadPoolExecutor(1) as threads:
+            stopped = threads.submit(worker.stop)
+            wait_until(lambda: "Warm shutdown" in worker.log, what="the worker stops")
+            assert invocation.status() == "running"
+            (tmp_path / "gate").touch()
+            assert stopped.result() == 0
+        assert invocation.result(5).unwrap() == "done"
 
 
 @pytest.mark.parametrize("pool", POOLS)

@@ -16,7 +16,7 @@ import pytest
 from ditto_tasks import Invocation, NodeResult, NoWorkerAvailable, QueueFull, Runtime
 from ditto_tasks.transport.app import create_app
 from ditto_tasks.transport.client import CeleryTransport
-from tests.conftest import StartWorker, WorkerProcess, wait_until
+from tests.conftest import LATE, StartWorker, WorkerProcess, wait_until
 from tests.debian import install_missing
 from tests.integration.conftest import LEASE, Site
 
@@ -104,7 +104,7 @@ def holder(site: Site, workers: list[WorkerProcess], label: str) -> WorkerProces
 def test_calls_go_there_and_results_come_back(runtime: Runtime) -> None:
     sent = {"label": "there", "text": "hällo 你好"}
     assert runtime.invoke("NOTED.WORK", sent).unwrap() == sent
-    assert runtime.submit("NOTED.READ", sent).result(5).unwrap() == sent
+    assert runtime.submit("NOTED.READ", sent).result(30).unwrap() == sent
     labels = [{"label": f"map {n}"} for n in range(30)]
     assert [result.unwrap() for result in runtime.map("NOTED.WORK", labels)] == labels
 
@@ -113,7 +113,7 @@ def test_a_node_that_nobody_serves_fails_at_once(runtime: Runtime) -> None:
     began = time.monotonic()
     with pytest.raises(NoWorkerAvailable):
         runtime.invoke("NOBODY.SERVES", {})
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1 + LATE
 
 
 def test_every_priority_is_accepted(runtime: Runtime) -> None:
@@ -121,7 +121,7 @@ def test_every_priority_is_accepted(runtime: Runtime) -> None:
         runtime.submit("NOTED.WORK", {"label": priority}, priority=priority)
         for priority in ("low", "normal", "high")
     ]
-    assert {call.result(5).status for call in calls} == {"success"}
+    assert {call.result(30).status for call in calls} == {"success"}
 
 
 def test_a_running_call_ends_soon_after_its_cancel(shared_site: Site, runtime: Runtime) -> None:
@@ -129,8 +129,8 @@ def test_a_running_call_ends_soon_after_its_cancel(shared_site: Site, runtime: R
     shared_site.wait_started("loop")
     cancelled_at = time.monotonic()
     call.cancel("enough")
-    result = call.result(5)
-    assert time.monotonic() - cancelled_at < 1
+    result = call.result(30)
+    assert time.monotonic() - cancelled_at < 1 + LATE
     assert (result.status, result.error and result.error.message) == ("cancelled", "enough")
 
 
@@ -141,7 +141,7 @@ def test_a_call_that_was_cancelled_before_a_worker_came_never_runs(site: Site) -
         wanted = runtime.submit("NOTED.WORK", {"label": "wanted"})
         late = runtime.submit("NOTED.WORK", {"label": "late"}, timeout=0.05)
         site.hire()
-        assert [call.result(20).status for call in (cancelled, wanted, late)] == [
+        assert [call.result(60).status for call in (cancelled, wanted, late)] == [
             "cancelled",
             "success",
             "timeout",
@@ -155,9 +155,9 @@ def test_the_same_key_from_many_threads_at_once_is_one_execution(shared_site: Si
 
     with ThreadPoolExecutor(8) as threads:
         calls = list(threads.map(submit, range(8)))
-    assert len({call.result(5).execution_id for call in calls}) == 1
+    assert len({call.result(30).execution_id for call in calls}) == 1
     other = runtime.submit("NOTED.READ", {"label": "another node"}, idempotency_key="k")
-    assert other.result(5).execution_id != calls[0].id
+    assert other.result(30).execution_id != calls[0].id
     assert shared_site.notes.started("one key") == ["one key"]
 
 
@@ -175,24 +175,24 @@ def test_a_full_queue_refuses(site: Site) -> None:
         queues = transport.queues(["NOTED.NEVER", "NOTED.NONE", "NOTED.WORK"])
         assert [queue.waiting for queue in queues] == [0, 0, 3]
         site.hire()
-        assert {call.result(20).status for call in calls} == {"success"}
+        assert {call.result(60).status for call in calls} == {"success"}
     assert site.notes.started() == ["a"] * 3
 
 
 def test_what_a_killed_worker_ran_runs_elsewhere_if_that_is_safe(site: Site) -> None:
     workers = site.hire_many(2)
     with site.runtime() as runtime:
-        safe = runtime.submit("NOTED.READ", {"label": "safe", "seconds": 1.5})
+        safe = runtime.submit("NOTED.READ", {"label": "safe", "seconds": [60, 0]})
         victim = holder(site, workers, "safe")
         unsafe: list[Invocation] = []
         while not any(note.pid == victim.pid for note in site.notes.of("started", "unsafe")):
-            unsafe.append(runtime.submit("NOTED.WORK", {"label": f"unsafe {len(unsafe)}", "seconds": 30}))
+            unsafe.append(runtime.submit("NOTED.WORK", {"label": f"unsafe {len(unsafe)}", "seconds": 120}))
             site.wait_started(f"unsafe {len(unsafe) - 1}")
         victim.kill()
         killed_at = time.monotonic()
-        assert code(unsafe[-1].result(LEASE + 5)) == "OUTCOME_UNKNOWN"
-        assert safe.result(LEASE + 5).status == "success"
-        assert time.monotonic() - killed_at < LEASE + 2 + 1.5
+        assert code(unsafe[-1].result(30)) == "OUTCOME_UNKNOWN"
+        assert safe.result(30).status == "success"
+        assert time.monotonic() - killed_at < LEASE + 2 + LATE
     assert site.notes.started("safe") == ["safe"] * 2
     assert len(site.notes.started("unsafe")) == len(unsafe)
 
@@ -200,13 +200,13 @@ def test_what_a_killed_worker_ran_runs_elsewhere_if_that_is_safe(site: Site) -> 
 def test_a_child_that_was_killed_gives_its_call_to_another(site: Site) -> None:
     worker = site.hire(pool="prefork", concurrency=2)
     with site.runtime() as runtime:
-        safe = runtime.submit("NOTED.READ", {"label": "safe", "seconds": 1})
-        unsafe = runtime.submit("NOTED.WORK", {"label": "unsafe", "seconds": 30})
+        safe = runtime.submit("NOTED.READ", {"label": "safe", "seconds": [60, 0]})
+        unsafe = runtime.submit("NOTED.WORK", {"label": "unsafe", "seconds": 120})
         site.wait_started("safe", "unsafe")
         for note in site.notes.of("started"):
             os.kill(note.pid, signal.SIGKILL)
-        assert safe.result(LEASE + 8).status == "success"
-        assert code(unsafe.result(LEASE + 8)) == "OUTCOME_UNKNOWN"
+        assert safe.result(30).status == "success"
+        assert code(unsafe.result(30)) == "OUTCOME_UNKNOWN"
     assert psutil.pid_exists(worker.pid)
     assert sorted(site.notes.started()) == ["safe", "safe", "unsafe"]
 
@@ -216,7 +216,7 @@ def test_a_call_that_is_delivered_again_while_it_runs_is_not_run_twice(
     site: Site, pool: str, count: int
 ) -> None:
     """As RabbitMQ does with a message that was not acknowledged for half an hour; it outlasts a lease."""
-    site.transport["lease"] = 1
+    site.transport["lease"] = lease = 3
     site.hire_many(count, pool=pool, concurrency=4 // count)
     nodes = ("NOTED.WORK", "NOTED.READ")
     with site.runtime() as runtime:
@@ -224,10 +224,10 @@ def test_a_call_that_is_delivered_again_while_it_runs_is_not_run_twice(
         app = create_app(runtime.config)
         with app.connection_for_write() as connection:
             for node, call in zip(nodes * 2, calls * 2, strict=True):
-                sent = {"label": node, "seconds": 1.6}
+                sent = {"label": node, "seconds": 1.5 * lease}
                 app.send_task(node, [sent], task_id=call.id, connection=connection)
         app.close()
-        assert {call.result(10).status for call in calls} == {"success"}
+        assert {call.result(60).status for call in calls} == {"success"}
         assert runtime.invoke("NOTED.OTHER", {"label": "next"}).status == "success"
     assert [worker.stop() for worker in site.workers] == [0] * count
     assert [waiting(site, node) for node in nodes] == [0, 0]

@@ -69,14 +69,15 @@ def test_a_worker_of_one_slot_does_the_pages_of_its_run_itself(make_library: Mak
 
 
 def test_pages_are_done_by_all_workers(make_library: MakeLibrary) -> None:
-    library = make_library(pause=0.02)
+    library = make_library(pause=0.5)
     library.hire(wait=False)
     library.hire(wait=False)
     for worker in library.workers:
         worker.wait_ready()
     library.write(*(f"a {number}" for number in range(600)))
     assert library.run()["embedded"] == 600
-    assert all("REINDEX.PAGE success" in worker.log for worker in library.workers)
+    for worker in library.workers:
+        wait_until(lambda: "REINDEX.PAGE success" in worker.log, what="each has done one")  # noqa: B023
     assert set(library.embedded().values()) == {1}
 
 
@@ -133,7 +134,7 @@ def test_too_many_failures_end_the_run_as_failed(make_library: MakeLibrary) -> N
 
 
 def test_a_cancelled_run_goes_on_where_it_was(make_library: MakeLibrary) -> None:
-    library = make_library(pause=0.05, page_size=PAGE)
+    library = make_library(pause=0.3, page_size=PAGE)
     library.hire()
     library.write(*(f"a {number}" for number in range(600)))
     running = library.submit(mode="full")
@@ -151,21 +152,23 @@ def test_a_cancelled_run_goes_on_where_it_was(make_library: MakeLibrary) -> None
     assert library.difference() == (0, 0, 0)
 
 
-def test_a_run_that_comes_meanwhile_is_covered(make_library: MakeLibrary) -> None:
-    library = make_library(pause=0.05)
+def test_a_run_that_comes_meanwhile_is_covered(make_library: MakeLibrary, tmp_path: Path) -> None:
+    library = make_library()
     library.hire()
-    library.write(*(f"a {number}" for number in range(300)))
+    ids = library.write(*(f"a {number}" for number in range(300)))
+    library.update(min(ids), HELD)
     running = library.submit(mode="full")
     library.wait_embedded(20)
     library.write("late")
     assert library.run() == {"covered": True}
+    (tmp_path / RELEASED).touch()
     report = running.result(WITHIN).unwrap()
     assert (report["passes"], report["answered"]) == (2, 1)
     assert library.difference() == (0, 0, 0)
 
 
 def test_progress_is_told_while_it_runs(make_library: MakeLibrary) -> None:
-    library = make_library(pause=0.1)
+    library = make_library(pause=0.7)
     library.hire()
     library.write(*(f"a {number}" for number in range(300)))
     running = library.submit()

@@ -12,12 +12,12 @@ from ditto_tasks import NodeResult, Runtime
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.memory import MemoryWriteInput
 from providers.stores import open_store
-from tests.conftest import StartWorker, WorkerProcess, connected, wait_until
+from tests.conftest import LATE, StartWorker, WorkerProcess, connected, wait_until
 from tests.integration.retrieval_app import DEFAULTS, Opened
 from workers.retrieval import retrieval_worker
 
 LEASE = 2.0  # seconds; short, so that tests are
-WITHIN = 2.0  # seconds from the cancel of a running search to its end
+WITHIN = 2.0  # seconds from the cancel of a running search to its end, a busy machine apart
 TEXTS = ["abc", "aab", "a cab", "b", "你好 a", "über b", "c c c", ""]
 PATIENT = {"query": {"content": "q"}, "target": {"name": "patient"}}
 
@@ -147,7 +147,7 @@ def test_a_running_search_ends_soon_after_its_cancel(own: Own) -> None:
     cancelled_at = time.monotonic()
     search.cancel("not wanted")
     result = search.result()
-    assert time.monotonic() - cancelled_at < WITHIN
+    assert time.monotonic() - cancelled_at < WITHIN + LATE
     assert result.error is not None
     assert (result.status, result.error.code) == ("cancelled", "RETRIEVAL_CANCELLED")
     assert result.error.message == "not wanted"
@@ -158,7 +158,7 @@ def test_a_running_search_ends_soon_after_its_cancel(own: Own) -> None:
 
 def test_a_search_out_of_time_is_a_timeout_of_retrieval(own: Own) -> None:
     own.hire()
-    result = own.runtime.submit("RETRIEVAL.SEARCH", PATIENT, timeout=1.0).result(10)
+    result = own.runtime.submit("RETRIEVAL.SEARCH", PATIENT, timeout=1.0).result(30)
     assert result.error is not None
     assert (result.status, result.error.code) == ("timeout", "RETRIEVAL_TIMEOUT")
 
@@ -169,7 +169,7 @@ def test_the_search_of_a_killed_worker_runs_elsewhere(own: Own) -> None:
     wait_until(lambda: own.noted("began"), what="the search has begun")
     first.kill()
     second = own.hire()
-    output = search.result(30).unwrap()
+    output = search.result(60).unwrap()
     assert output == {
         "candidates": [{"id": "done", "content": "done"}],
         "target": {"name": "patient"},

@@ -19,7 +19,7 @@ from celery import Celery
 from ditto_tasks import Invocation, Runtime
 from ditto_tasks.transport.app import create_app
 from ditto_tasks.transport.dead import DeadLetters
-from tests.conftest import ROOT, RedisServer, StartWorker, wait_until
+from tests.conftest import LATE, ROOT, RedisServer, StartWorker, wait_until
 from tests.integration.conftest import Site
 
 POOLS = ["threads", "prefork", "solo"]
@@ -87,11 +87,11 @@ def client_app(site: Site) -> Iterator[Celery]:
     app.close()
 
 
-def goes_on(runtime: Runtime, within: float = 10) -> bool:
+def goes_on(runtime: Runtime, within: float = 30) -> bool:
     return runtime.submit("NOTED.WORK", {"label": "goes on"}).result(within).status == "success"
 
 
-def statuses(calls: list[Invocation], timeout: float = 20) -> set[str]:
+def statuses(calls: list[Invocation], timeout: float = 60) -> set[str]:
     return {call.result(timeout).status for call in calls}
 
 
@@ -104,7 +104,7 @@ def celery(site: Site, *arguments: str) -> str:
         check=True,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
     )
     return ended.stdout + ended.stderr
 
@@ -118,10 +118,10 @@ def test_garbage_in_lists_and_streams_ends_in_the_dead_letters(site: Site) -> No
         site.client.xadd(site.stream("KEYED.WORK"), fields)
     with site.runtime() as runtime:
         wait_until(lambda: site.client.llen("ditto.noted.work") == 0, what="the list is read")
-        wait_until(lambda: site.entries() == 0, 15, "nothing of it is left")
+        wait_until(lambda: site.entries() == 0, what="nothing of it is left")
         assert goes_on(runtime)
         key = runtime.submit("KEYED.WORK", {"label": "key"}, concurrency_key="k")
-        assert key.result(5).status == "success"
+        assert key.result(30).status == "success"
     assert len(DeadLetters(site.client, site.keys).list()) == len(GARBAGE) + 2 * len(STREAM_GARBAGE)
     assert psutil.pid_exists(worker.pid)
     assert "Traceback" not in worker.log
@@ -147,7 +147,7 @@ def test_a_node_that_exits_fails_and_its_worker_goes_on(site: Site, pool: str) -
     worker = site.hire(pool=pool, concurrency=1)
     with site.runtime() as runtime:
         for _ in range(2):
-            result = runtime.invoke("NOTED.EXIT", {"label": "exit"}, timeout=10)
+            result = runtime.invoke("NOTED.EXIT", {"label": "exit"}, timeout=30)
             assert (result.status, result.error and result.error.code) == ("failed", "EXECUTION_FAILED")
         assert goes_on(runtime)
     assert psutil.pid_exists(worker.pid)
@@ -165,9 +165,9 @@ def test_garbage_on_the_channel_of_cancels_does_not_stop_cancelling(site: Site) 
         for told in (b"", b"\xff", b"nonsense", b"1", b"null", b"{}", b'["one"]', b'[["a"], {}]', b"[1,2,3]"):
             assert site.client.publish(channel, told) >= 1
         first.cancel()
-        assert first.result(2).status == "cancelled"
+        assert first.result(30).status == "cancelled"
         second.cancel()
-        assert second.result(2).status == "cancelled"
+        assert second.result(30).status == "cancelled"
 
 
 def test_a_call_that_expired_by_celery_is_not_run(site: Site, client_app: Celery) -> None:
@@ -182,8 +182,8 @@ def test_a_call_that_expired_by_celery_is_not_run(site: Site, client_app: Celery
             )
         late, timely = runtime.invocation(sent.id), runtime.invocation(in_time.id)
         site.hire()
-        assert timely.result(20).status == "success"
-        result = late.result(5)
+        assert timely.result(60).status == "success"
+        result = late.result(30)
     assert (result.status, result.error and result.error.code) == ("timeout", "TIMEOUT")
     assert site.notes.started() == ["in time"]
 
@@ -192,7 +192,7 @@ def test_a_worker_holds_no_more_than_its_slots_while_another_is_idle(site: Site)
     """Three queues get a call in one moment, so that a blocking read brings all three."""
     nodes = ("NOTED.WORK", "NOTED.READ", "NOTED.OTHER")
     with site.runtime() as runtime:
-        calls = [runtime.submit(node, {"label": node, "seconds": 2}) for node in nodes]
+        calls = [runtime.submit(node, {"label": node, "until": str(site.gate)}) for node in nodes]
         messages = {stream: site.client.xrange(stream)[0][1] for stream in map(site.stream, nodes)}
         site.client.delete(*messages)
         site.hire_many(2, concurrency=1)
@@ -201,13 +201,15 @@ def test_a_worker_holds_no_more_than_its_slots_while_another_is_idle(site: Site)
         for stream, fields in messages.items():
             together.xadd(stream, fields)
         together.execute()
+        wait_until(lambda: len(site.notes.of("started")) == 2, what="both work")
+        site.gate.touch()
         assert statuses(calls) == {"success"}
     assert set(site.notes.most_at_once_by_pid().values()) == {1}
     first, second, third = site.notes.of("started")
     first_end = min(note.at for note in site.notes.of("ended"))
     assert first.pid != second.pid
     assert second.at < first_end
-    assert third.at < first_end + 1
+    assert third.at < first_end + 1 + LATE
 
 
 def waiting_reads(site: Site) -> int:
@@ -255,7 +257,7 @@ def test_the_password_of_the_broker_is_shown_nowhere(
     shown = [repr(runtime.config), app.bugreport(), celery(site, "report"), worker.log]
     for asking in (app, Celery("foreign", broker=guarded_url, set_as_current=False)):
         with asking.connection_for_write() as connection:
-            inspect = asking.control.inspect(connection=connection, timeout=2, limit=1)
+            inspect = asking.control.inspect(connection=connection, timeout=30, limit=1)
             answers = [inspect.conf(with_defaults=True), inspect.stats(), inspect.registered()]
         asking.close()
         assert [list(answer) for answer in answers] == [[worker.name]] * 3
@@ -270,7 +272,7 @@ def test_gevent_runs_many_short_calls_soon_and_cancels(site: Site) -> None:
         began = time.monotonic()
         calls = [runtime.submit("NOTED.WORK", {"label": "short"}) for _ in range(40)]
         assert statuses(calls) == {"success"}
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 3 + LATE
         loops = [runtime.submit("NOTED.LOOP", {"label": "loop"}) for _ in range(4)]
         wait_until(lambda: len(site.notes.started("loop")) == 4)
         cancelled_at = time.monotonic()
@@ -278,7 +280,7 @@ def test_gevent_runs_many_short_calls_soon_and_cancels(site: Site) -> None:
             call.cancel()
         assert statuses(loops) == {"cancelled"}
         assert goes_on(runtime)
-        assert time.monotonic() - cancelled_at < 2
+        assert time.monotonic() - cancelled_at < 2 + LATE
     assert site.notes.most_at_once() == 4
     assert worker.stop() == 0
 
@@ -298,12 +300,12 @@ def test_workers_go_on_when_the_server_lost_its_data(
         calls.append(runtime.submit("LIMITED.READ", {"label": "limited"}))
         calls += [runtime.submit("KEYED.WORK", {"label": "keyed"}, concurrency_key="k") for _ in range(2)]
         assert statuses(calls) == {"success"}
-        assert time.monotonic() - back_at < RECOVERED
-        wait_until(lambda: len(runtime.workers()) == 2, RECOVERED, "both announce themselves again")
+        assert time.monotonic() - back_at < RECOVERED + LATE
+        wait_until(lambda: len(runtime.workers()) == 2, RECOVERED + LATE, "both announce themselves again")
         loop = runtime.submit("NOTED.LOOP", {"label": "loop"})
         site.wait_started("loop")
         loop.cancel()
-        assert loop.result(3).status == "cancelled"
+        assert loop.result(30).status == "cancelled"
     assert all(psutil.pid_exists(worker.pid) for worker in workers)
     site.close()
 
@@ -311,11 +313,11 @@ def test_workers_go_on_when_the_server_lost_its_data(
 def test_a_closed_runtime_leaves_no_thread_and_no_connection_to_three_workers(site: Site) -> None:
     site.hire_many(3)
 
-    def ours() -> tuple[set[int], set[threading.Thread]]:
+    def ours() -> set[int | threading.Thread]:
         port = int(site.url.split(":")[2].split("/")[0])
         open_now = psutil.Process().net_connections()
         to_server = {one.fd for one in open_now if one.raddr and one.raddr.port == port}
-        return to_server, set(threading.enumerate())
+        return to_server | set(threading.enumerate())
 
     site.client.ping()
     before = ours()
@@ -325,7 +327,7 @@ def test_a_closed_runtime_leaves_no_thread_and_no_connection_to_three_workers(si
         assert statuses([*calls, keyed]) == {"success"}
         abandoned = runtime.submit("NOTED.LOOP", {"label": "abandoned"})
         assert len(runtime.workers()) == 3
-    assert ours() == before
+    assert ours() <= before
     with site.runtime() as other:
         other.invocation(abandoned.id).cancel()
-    assert ours() == before
+    assert ours() <= before

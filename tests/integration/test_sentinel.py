@@ -17,7 +17,7 @@ from ditto_tasks import (
     Runtime,
 )
 from ditto_tasks.transport.app import create_app
-from tests.conftest import StartWorker, connected, free_port, wait_until
+from tests.conftest import StartWorker, connected, die_with_parent, free_port, wait_until
 
 MASTER = "chosen"
 
@@ -46,7 +46,12 @@ def sentinel_url(ports: tuple[int, int, int], tmp_path: Path) -> Iterator[str]:
         [str(settings), "--sentinel"],
     ]
     processes = [
-        subprocess.Popen([get_binary_path(), *command], cwd=folder, stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            [get_binary_path(), *command],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+        )
         for command, folder in zip(commands, folders, strict=True)
     ]
     try:
@@ -74,12 +79,12 @@ def test_calls_go_on_after_a_failover(
         assert [result.unwrap() for result in runtime.map("TEST.ECHO", range(20))] == list(range(20))
         with redis.Redis(port=ports[0]) as client:
             client.shutdown(nosave=True)
-        wait_until(lambda: _answers(runtime), timeout=40, what="a call is answered by way of the new master")
+        wait_until(lambda: _answers(runtime), what="a call is answered by way of the new master")
 
 
 def _answers(runtime: Runtime) -> bool:
     try:
-        return bool(runtime.invoke("TEST.ECHO", "again", timeout=3).unwrap() == "again")
+        return bool(runtime.invoke("TEST.ECHO", "again", timeout=5).unwrap() == "again")
     except (BrokerUnavailable, InvocationTimeout, NoWorkerAvailable):
         return False
 

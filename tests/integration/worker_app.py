@@ -8,6 +8,7 @@ from typing import Any
 
 from ditto_tasks import Worker, WorkerContext, load_config
 from ditto_tasks.config import find_config
+from tests.integration.gate import wait_at
 from workers.factory import configured_workers, create_worker_app
 
 TRACE = Path(os.environ["DITTO_TEST_TRACE"])  # a file in which runs and resources leave their lines
@@ -24,10 +25,10 @@ def _echo(input: Any, context: WorkerContext) -> Any:
 
 
 def _loop(input: Any, context: WorkerContext) -> str:
-    """Work for 20 s in small steps, unless told to stop."""
+    """Work for five minutes in small steps, unless told to stop."""
     _note("ran", input)
     try:
-        for _ in range(2000):
+        for _ in range(30_000):
             context.call.check()
             time.sleep(0.01)
     finally:
@@ -38,6 +39,12 @@ def _loop(input: Any, context: WorkerContext) -> str:
 def _stubborn(input: Any, context: WorkerContext) -> str:
     _note("ran", input)
     time.sleep(input["seconds"])
+    return "done"
+
+
+def _held(input: Any, context: WorkerContext) -> str:
+    """Wait for a file, whatever is cancelled meanwhile."""
+    wait_at(input["until"])
     return "done"
 
 
@@ -76,6 +83,7 @@ _NODES = {
     "TEST.ECHO": _echo,
     "TEST.LOOP": _loop,
     "TEST.STUBBORN": _stubborn,
+    "TEST.HELD": _held,
     "TEST.LARGE": _large,
     "TEST.FAIL": _fail,
     "TEST.NOT_JSON": _not_json,

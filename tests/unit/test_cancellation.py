@@ -45,13 +45,13 @@ def test_a_wait_in_another_thread_ends_with_the_cancel() -> None:
     token, ended = Cancellation(), threading.Event()
 
     def wait() -> None:
-        if token.wait(10):
+        if token.wait(30):
             ended.set()
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     token.cancel()
-    waiter.join(5)
+    waiter.join(30)
     assert ended.is_set()
 
 
@@ -96,10 +96,10 @@ def test_a_call_without_limits_goes_on() -> None:
 
 
 def test_a_call_tells_what_time_is_left() -> None:
-    call = Call("id", deadline=time.monotonic() + 10)
+    call = Call("id", deadline=time.monotonic() + 100)
     remaining = call.remaining()
     assert remaining is not None
-    assert 9 < remaining <= 10
+    assert 90 < remaining <= 100
     call.check()
 
 

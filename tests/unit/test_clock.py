@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ditto_tasks.clock import EPOCH, Cron, Every, Rule, slots_between
@@ -239,7 +239,6 @@ def test_the_next_slot_is_later_and_nothing_lies_between(rule: Rule, after: date
     assert rule.next(between) == slot
 
 
-@settings(deadline=None)
 @given(rule=rules, after=instants, hours=st.floats(0.1, 100))
 def test_slots_increase_and_none_is_missed_or_doubled_wherever_one_stops(
     rule: Rule, after: datetime, hours: float

@@ -778,4 +778,4 @@ class States(RuleBasedStateMachine):
 
 
 TestStates = States.TestCase
-TestStates.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestStates.settings = settings(max_examples=50, stateful_step_count=30)

@@ -17,7 +17,7 @@ from ditto_tasks.contracts.retrieval import RetrievalCall, RetrievalDefaults, Re
 from providers.retrieval.hybrid import HybridBranch, HybridSearch
 from tests.doubles import RecordingSearch, found, request
 
-WAIT = 10.0  # seconds; a bound, never reached
+WAIT = 30.0  # seconds; a bound, never reached
 fork = multiprocessing.get_context("fork")
 
 

@@ -590,7 +590,7 @@ def test_two_replicas_of_one_slot_take_two_calls_and_a_third_is_refused() -> Non
     release = threading.Event()
 
     def hold(*_: object) -> Any:
-        assert release.wait(10)
+        assert release.wait(30)
         return found("a")
 
     provider = RecordingSearch(hold)
@@ -603,8 +603,8 @@ def test_two_replicas_of_one_slot_take_two_calls_and_a_third_is_refused() -> Non
             runtime.invoke("RETRIEVAL.SEARCH", wire())
         closing = threads.submit(runtime.close)
         release.set()
-        assert [call.result(10).status for call in held] == ["success", "success"]
-        closing.result(10)
+        assert [call.result(30).status for call in held] == ["success", "success"]
+        closing.result(30)
 
 
 @dataclass

@@ -1,6 +1,8 @@
-"""How the event loop of a worker is woken; without a server."""
+"""How the event loop of a worker is woken, and what a closed connection leaves; without a server."""
 
+import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kombu import Connection
@@ -42,3 +44,23 @@ def test_waking_where_no_loop_is_or_it_is_closed_does_nothing(transport: StreamT
     transport.close_connection(transport.client)
     transport.wake()
     transport.answer_bell()
+
+
+def test_a_closed_connection_leaves_nothing_that_waits_for_the_garbage_collector() -> None:
+    register_transport()
+    gc.disable()
+    try:
+        before = _pollers()
+        for _ in range(5):
+            connection = Connection(f"{SCHEME}://127.0.0.1:1/0")
+            connection.transport.close_connection(connection)
+            connection.release()
+        assert _pollers() == before
+    finally:
+        gc.enable()
+
+
+def _pollers() -> int:
+    """Count the descriptors with which this process waits for others."""
+    targets = [file.readlink().name for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    return targets.count("anon_inode:[eventpoll]")
