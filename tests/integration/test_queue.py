@@ -24,6 +24,7 @@ from ditto_tasks import (
 )
 from ditto_tasks.contracts.memory import MemoryDraft, MemoryWriteInput
 from ditto_tasks.transport.connection import RedisClient, connect
+from ditto_tasks.transport.keys import stream_name
 from tests.conftest import WorkerProcess, connected, wait_until
 
 KEYS = itertools.count()
@@ -271,3 +272,23 @@ def test_the_stored_result_is_one_string_of_json_that_expires(runtime: Runtime, 
         assert 0 < client.ttl(key) <= 86_400
     assert stored["result"] == result.to_wire()
     assert stored["status"] == "SUCCESS"
+
+
+def test_a_call_names_the_celery_task_that_sent_it_as_its_parent(runtime: Runtime, queue_url: str) -> None:
+    client = connect(queue_url)
+    app = Celery("parents", set_as_current=False)
+
+    @app.task  # type: ignore[untyped-decorator]
+    def send() -> str:
+        return runtime.submit("NOBODY.SERVES", None).id
+
+    sent = send.apply(task_id="the task").get()
+    alone = runtime.submit("NOBODY.SERVES", None).id
+
+    entries = client.xrange(stream_name("ditto.nobody.serves", "normal"))
+    headers = [json.loads(fields[b"m"])["headers"] for _, fields in entries]
+    assert [(one["id"], one["parent_id"], one["root_id"]) for one in headers] == [
+        (sent, "the task", "the task"),
+        (alone, None, alone),
+    ]
+    client.close()
