@@ -16,8 +16,9 @@ from ditto_tasks.contracts.json_value import canonical_json
 from ditto_tasks.contracts.reindex import Mode
 from ditto_tasks.contracts.retrieval import RetrievalCall
 from ditto_tasks.transport.runs import RunLost, Runs, Wanted
+from providers.indexes.generations import SEEN, SOON
 from providers.indexes.walk import Place, Step, Walk
-from providers.retrieval.generations import SEEN, OpenGeneration
+from providers.retrieval.generations import OpenGeneration
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import Checkpoint, Checkpoints, State
 from workers.generations import GenerationSwitch
@@ -64,6 +65,7 @@ class Run:
         self._checkpoints = Checkpoints(target.store, name)
         self._generations: GenerationSwitch
         self._generation: OpenGeneration
+        self._taken_at = 0.0  # when the run knew its generation to be begun, by the monotonic clock
         self._pages: Pages
         self._checkpoint: Checkpoint
         self._token = 0
@@ -184,6 +186,7 @@ class Run:
 
     def _use(self, generation: OpenGeneration) -> None:
         self._generation = generation
+        self._taken_at = time.monotonic()
         self._pages = Pages(self._name, self._target, generation, self._call, self._live)
 
     def _followed(self, last: Checkpoint | None) -> str | None:
@@ -251,7 +254,8 @@ class Run:
             return
         self._save("running")  # renews the lease, too
         self._generations.switch(self._generation)
-        seen_at = time.monotonic() + SEEN
+        # whoever read that it is being built, or has read anything since then, looks again soon
+        seen_at = max(time.monotonic() + SOON, self._taken_at + SEEN)
         self._pass()
         time.sleep(max(0.0, seen_at - time.monotonic()))  # until every search has seen it
 
