@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from ditto_tasks.contracts.errors import DittoError, InvocationTimeout
@@ -94,10 +94,11 @@ class Pages:
             return self.do_here(step)
         input = {"target": self._name, "ids": list(step.ids), "generation": self._generation}
         try:
-            return SentPage(step, self._queue.submit(PAGE_NODE, input, idempotency_key=key))
+            sent = self._queue.submit(PAGE_NODE, input, idempotency_key=key)
         except DittoError:  # the queue is full or away
             self._call.check()
             return self.do_here(step)
+        return SentPage(replace(step, seen=None), sent)  # by the time that it might be needed it is old
 
     def do_here(self, step: Step) -> SentPage:
         """Do a page in this process, now.
@@ -105,7 +106,8 @@ class Pages:
         Raises:
             NodeError: of the store, the embedding or the index.
         """
-        return SentPage(step, self._here(step) if step.ids else ReindexPageOutput())
+        done = self._here(step) if step.ids else ReindexPageOutput()
+        return SentPage(replace(step, seen=None), done)
 
     def receive(self, page: SentPage) -> ReindexPageOutput:
         """Wait until a page is done; one that nobody begins, or that failed elsewhere, is done here.
@@ -123,7 +125,7 @@ class Pages:
         return self._here(page.step)
 
     def _here(self, step: Step) -> ReindexPageOutput:
-        return self._target.bring_up(step.ids, self._call, generation=self._generation)
+        return self._target.bring_up(step.ids, self._call, generation=self._generation, seen=step.seen)
 
     def _result(self, invocation: Invocation) -> NodeResult | None:
         """Wait for a result; None: nobody had begun it, and it was called back."""
