@@ -70,6 +70,7 @@ class Pages:
         self._name = name
         self._target = target
         self._generation = generation.number
+        self._is_parallel = generation.embedding.is_parallel
         self._call = call
         self._on_wait = on_wait
         self._queue = call.runtime if isinstance(call.runtime, Queue) else None
@@ -143,18 +144,26 @@ class Pages:
             invocation.forget()
 
     def _free_slots(self) -> int:
-        """Count the slots of live workers that serve pages, less the one that the run itself has."""
+        """Count the slots of live workers that serve pages, less the one that the run itself has.
+
+        Where threads of one process embed no faster than one, those beside the run count for nothing.
+        """
         if self._queue is not None and time.monotonic() - self._looked_at > LOOK:
-            self._slots = max(0, _slots(self._queue.workers()) - 1)
+            announced = [worker for worker in self._queue.workers() if _is_announced(worker)]
+            here = sum(_slots(worker) for worker in announced if worker.is_local)
+            taken = 1 if self._is_parallel else max(1, here)
+            self._slots = max(0, sum(map(_slots, announced)) - taken)
             self._looked_at = time.monotonic()
         return self._slots
 
 
-def _slots(workers: Sequence[WorkerInfo]) -> int:
-    """Count what other processes announce; this one announces itself there, too."""
-    return sum(
-        worker.concurrency or 0 for worker in workers if PAGE_NODE in worker.nodes and not worker.is_local
-    )
+def _is_announced(worker: WorkerInfo) -> bool:
+    """Tell whether calls of REINDEX.PAGE reach a worker through the queue."""
+    return PAGE_NODE in worker.nodes and worker.active is None
+
+
+def _slots(worker: WorkerInfo) -> int:
+    return worker.concurrency or 0
 
 
 def _lost(ids: Sequence[str], reason: str) -> ReindexPageOutput:
