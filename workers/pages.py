@@ -11,11 +11,13 @@ from ditto_tasks.contracts.reindex import ReindexFailure, ReindexPageOutput
 from ditto_tasks.contracts.retrieval import RetrievalCall
 from ditto_tasks.invocation import Invocation
 from ditto_tasks.local import WorkerInfo
+from ditto_tasks.transport.limits import Limit
+from ditto_tasks.transport.runs import Runs
 from providers.indexes.walk import Step
 from providers.retrieval.generations import OpenGeneration
 from providers.retrieval.records import RecordTarget
 
-__all__ = ["Pages", "SentPage"]
+__all__ = ["Pages", "SentPage", "wait_for_turn"]
 
 PAGE_NODE = "REINDEX.PAGE"
 POLL = 0.5  # seconds between two looks whether the run is still wanted
@@ -56,7 +58,9 @@ class Pages:
     Args:
         name: of the target.
         generation: that which they bring up.
+        most: pages at once over all workers, with that which the run does; None: as many as there are slots.
         on_wait: called now and then while a page is waited for; may raise, to end the wait.
+        before_page: called before a page is done here; may wait, and raise.
     """
 
     def __init__(
@@ -65,14 +69,19 @@ class Pages:
         target: RecordTarget,
         generation: OpenGeneration,
         call: RetrievalCall,
+        *,
+        most: int | None,
         on_wait: Callable[[], None],
+        before_page: Callable[[], None],
     ) -> None:
         self._name = name
         self._target = target
         self._generation = generation.number
         self._is_parallel = generation.embedding.is_parallel
         self._call = call
+        self._most = most
         self._on_wait = on_wait
+        self._before_page = before_page
         self._queue = call.runtime if isinstance(call.runtime, Queue) else None
         self._slots = 0
         self._looked_at = float("-inf")
@@ -126,6 +135,7 @@ class Pages:
         return self._here(page.step)
 
     def _here(self, step: Step) -> ReindexPageOutput:
+        self._before_page()
         return self._target.bring_up(step.ids, self._call, generation=self._generation, seen=step.seen)
 
     def _result(self, invocation: Invocation) -> NodeResult | None:
@@ -146,15 +156,24 @@ class Pages:
     def _free_slots(self) -> int:
         """Count the slots of live workers that serve pages, less the one that the run itself has.
 
-        Where threads of one process embed no faster than one, those beside the run count for nothing.
+        Where threads of one process embed no faster than one, those beside the run count for nothing. A limit
+        over all workers counts the run, too.
         """
         if self._queue is not None and time.monotonic() - self._looked_at > LOOK:
             announced = [worker for worker in self._queue.workers() if _is_announced(worker)]
             here = sum(_slots(worker) for worker in announced if worker.is_local)
             taken = 1 if self._is_parallel else max(1, here)
-            self._slots = max(0, sum(map(_slots, announced)) - taken)
+            free = sum(map(_slots, announced)) - taken
+            self._slots = max(0, free if self._most is None else min(free, self._most - 1))
             self._looked_at = time.monotonic()
         return self._slots
+
+
+def wait_for_turn(runs: Runs, limit: Limit, call: RetrievalCall, on_wait: Callable[[], None]) -> None:
+    """Wait until a page may begin within another call, as a call of its own would have to."""
+    while wait := runs.may_begin(limit):
+        call.cancel.wait(min(wait, POLL))
+        on_wait()
 
 
 def _is_announced(worker: WorkerInfo) -> bool:
