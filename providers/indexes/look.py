@@ -62,7 +62,7 @@ class Looks:
         try:
             page = self._feed.changes(look.since, limit=_FOLLOWED, call=self._call)
         except MemoryNodeError as error:
-            if error.code != "CURSOR_EXPIRED":
+            if error.code not in ("CURSOR_EXPIRED", "INVALID_INPUT"):  # the latter: another store's
                 raise
             return ids
         changed = set(page.ids)
