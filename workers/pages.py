@@ -91,12 +91,12 @@ class Pages:
         """How many pages may be under way elsewhere: two a slot that is free for them, at least 2."""
         return max(2, 2 * self._free_slots())
 
-    def send(self, step: Step, key: str) -> SentPage:
+    def send(self, step: Step, key: Callable[[Step], str]) -> SentPage:
         """Have a page done.
 
         Args:
-            key: the same for the same page: it is done once, also when it is sent by a run that was killed,
-                and by the one that took it up.
+            key: gives the same for the same page: it is done once, also when it is sent by a run that was
+                killed, and by the one that took it up.
         """
         if not step.ids:
             return SentPage(step, ReindexPageOutput())
@@ -104,7 +104,7 @@ class Pages:
             return self.do_here(step)
         input = {"target": self._name, "ids": list(step.ids), "generation": self._generation}
         try:
-            sent = self._queue.submit(PAGE_NODE, input, idempotency_key=key)
+            sent = self._queue.submit(PAGE_NODE, input, idempotency_key=key(step))
         except DittoError:  # the queue is full or away
             self._call.check()
             return self.do_here(step)

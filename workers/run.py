@@ -289,7 +289,7 @@ class Run:
         self._live()
         under_way = sum(not page.is_done for page in in_flight)
         if under_way < self._pages.width:
-            return self._pages.send(step, self._key(step))
+            return self._pages.send(step, self._key)
         return self._pages.do_here(step)
 
     def _key(self, step: Step) -> str:
