@@ -4,8 +4,8 @@
 
 - speed: one worker beside a straight script, which reads, embeds and upserts in one loop, with the same
   store, index, model (wordllama) and size of a page, and keeps no place: what is measured is what tasks cost.
-  Half a second of each of our runs is the wait until every search has seen the switch; it counts. Where
-  others want the processor, our two threads get more of it than the script's one: so its time is shown, too.
+  Each of our runs ends with a wait until every search has seen the switch; it counts. Where others want the
+  processor, who gets it decides: so its time is shown, too.
 - workers: two of one slot beside one, where a model server takes 20 ms a request (benchmarks/slow_model.py).
 - memory: of a worker that fills the index of a large store, at the end beside a fifth of the way; then what
   an incremental run costs there.
@@ -78,7 +78,7 @@ class Scale:
 
 
 FULL = Scale(100_000, 3, 5_000, 1_000_000, 50_000, 20, 1_000, 10_000, 1)
-QUICK = Scale(5_000, 2, 700, 5_000, 3_000, 3, 100, 500, 4)
+QUICK = Scale(5_000, 3, 500, 5_000, 2_000, 2, 100, 300, 4)
 
 
 def speed(opened: Scene, scale: Scale) -> list[Row]:
@@ -242,7 +242,7 @@ def measure(scale: Scale, names: list[str]) -> list[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="what reindexing costs, and what it keeps")
-    parser.add_argument("--quick", action="store_true", help="fewer of everything, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer of everything, in less than a minute")
     parser.add_argument("--json", metavar="FILE", help="write the rows there, too")
     parser.add_argument("--only", nargs="+", default=[], choices=[*ALONE, *TOGETHER])
     options = parser.parse_args()

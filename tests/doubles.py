@@ -1,4 +1,4 @@
-"""Searches and embeddings of the tests: they answer what they are told, and note what they were asked."""
+"""Searches, embeddings and stores of the tests: they answer what they are told, or less than they could."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,8 +9,9 @@ from ditto_tasks.contracts.retrieval import (
     RetrievalCall,
     RetrievalSearchInput,
 )
+from providers.stores.in_memory import InMemoryStore
 
-__all__ = ["Letters", "RecordingSearch", "found", "request", "wire"]
+__all__ = ["Letters", "Quiet", "RecordingSearch", "found", "request", "wire"]
 
 
 def wire(**fields: Any) -> dict[str, Any]:
@@ -68,3 +69,11 @@ class Letters:
     ) -> Sequence[Sequence[float]]:
         self.asked.append((list(contents), purpose))
         return [[float(text.count(letter)) for letter in "abc"] for text in contents]
+
+
+class Quiet:
+    """A store that does not tell what changed."""
+
+    def __init__(self, store: InMemoryStore) -> None:
+        for name in ("get", "query", "write", "update", "delete", "search", "close"):
+            setattr(self, name, getattr(store, name))

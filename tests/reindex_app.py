@@ -30,10 +30,12 @@ class Noting(Letters):
     Args:
         notes: the file, to which many processes append.
         pause: seconds of work for a batch.
+        is_parallel: whether threads are to embed side by side.
     """
 
-    def __init__(self, notes: Path, pause: float) -> None:
+    def __init__(self, notes: Path, pause: float, is_parallel: bool) -> None:
         super().__init__()
+        self.is_parallel = is_parallel
         self._notes = notes
         self._pause = pause
 
@@ -54,9 +56,9 @@ def store_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'memory.sqlite'}"
 
 
-def open_target(folder: Path, pause: float = 0.0) -> RecordTarget:
+def open_target(folder: Path, pause: float = 0.0, is_parallel: bool = True) -> RecordTarget:
     """Open store and index of a folder."""
-    embedding = Noting(folder / "embedded", pause)
+    embedding = Noting(folder / "embedded", pause, is_parallel)
     return RecordTarget.open(
         "records", open_store(store_url(folder)), f"sqlite:///{folder}/index.sqlite", embedding
     )
@@ -64,7 +66,8 @@ def open_target(folder: Path, pause: float = 0.0) -> RecordTarget:
 
 def open_targets() -> Mapping[str, RecordTarget]:
     folder = Path(os.environ["DITTO_TEST_FOLDER"])
-    return {TARGET: open_target(folder, float(os.environ["DITTO_TEST_PAUSE"]))}
+    pause, is_parallel = float(os.environ["DITTO_TEST_PAUSE"]), "DITTO_TEST_SERIAL" not in os.environ
+    return {TARGET: open_target(folder, pause, is_parallel)}
 
 
 if "DITTO_BROKER_URL" in os.environ:  # the tests import the target only

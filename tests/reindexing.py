@@ -26,10 +26,18 @@ class Library:
     Args:
         page_size: records in a page.
         pause: seconds that the embedding of a page takes.
+        is_parallel: whether threads embed side by side.
     """
 
     def __init__(
-        self, start: StartWorker, url: str, folder: Path, *, page_size: int = 20, pause: float = 0.0
+        self,
+        start: StartWorker,
+        url: str,
+        folder: Path,
+        *,
+        page_size: int = 20,
+        pause: float = 0.0,
+        is_parallel: bool = True,
     ) -> None:
         self.url = url
         self.target = open_target(folder)
@@ -41,6 +49,7 @@ class Library:
         self._folder = folder
         self._page_size = page_size
         self._pause = pause
+        self._serial = {} if is_parallel else {"DITTO_TEST_SERIAL": "1"}
 
     def hire(self, *, concurrency: int = 3, wait: bool = True, pool: str = "threads") -> WorkerProcess:
         settings = self._folder / f"{pool}-{concurrency}.yaml"
@@ -57,6 +66,7 @@ class Library:
             DITTO_CONFIG=str(settings),
             DITTO_TEST_FOLDER=str(self._folder),
             DITTO_TEST_PAUSE=str(self._pause),
+            **self._serial,
         )
         self.workers.append(worker)
         return worker

@@ -121,6 +121,8 @@ def _announcer(parent: Any) -> Announcer:
     served = [node for node in conf.ditto_nodes if node_queue(config, node) in read]
     types = ",".join(sorted({node.partition(".")[0] for node in served}))
     announcement = Announcement(f"{parent.hostname}:{os.getpid()}", types, served, parent.concurrency)
+    if not _forks(parent):
+        conf.ditto_announced = announcement.name
     return Announcer(connect(redis_url(config)), Keys(config.transport.prefix), announcement)
 
 

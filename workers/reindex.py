@@ -20,11 +20,13 @@ from ditto_tasks.contracts.reindex import (
 from ditto_tasks.contracts.retrieval import RetrievalCall
 from ditto_tasks.transport.connection import connect
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.runs import LocalRuns, RedisRuns, Runs
 from ditto_tasks.worker import Worker, WorkerContext
 from providers.indexes.sync import Differences
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import LISTED
+from workers.pages import wait_for_turn
 from workers.run import Run
 
 __all__ = ["reindex_worker"]
@@ -109,6 +111,7 @@ def _of(name: str, runs: Runs, context: WorkerContext) -> Run:
         page_size=section.page_size,
         max_failed_share=section.max_failed_share,
         keep=section.keep_previous,
+        limit=_limit(context),
     )
 
 
@@ -135,8 +138,7 @@ def _check(input: Any, context: WorkerContext) -> dict[str, Any]:
     if request.repair and found.is_of_wrong_generation:
         output["repaired"] = _rebuilt(request.target, context).to_wire()
     elif request.repair:
-        size = context.config.workers.reindex.page_size
-        output["repaired"] = _repaired(target, found, size, call).to_wire()
+        output["repaired"] = _repaired(target, found, call, context).to_wire()
     return output
 
 
@@ -147,10 +149,17 @@ def _rebuilt(name: str, context: WorkerContext) -> ReindexPageOutput:
     return ReindexPageOutput.from_wire({field: report[field] for field in _DONE})
 
 
-def _repaired(target: RecordTarget, found: Differences, size: int, call: RetrievalCall) -> ReindexPageOutput:
+def _repaired(
+    target: RecordTarget, found: Differences, call: RetrievalCall, context: WorkerContext
+) -> ReindexPageOutput:
     """Bring up what differs, and nothing else, a page at a time."""
     ids = (*found.missing, *found.stale, *found.orphaned)
-    pages = [target.bring_up(ids[start : start + size], call) for start in range(0, len(ids), size)]
+    size, limit = context.config.workers.reindex.page_size, _limit(context)
+    pages: list[ReindexPageOutput] = []
+    with _runs(context) as runs:
+        for start in range(0, len(ids), size):
+            wait_for_turn(runs, limit, call, call.check)
+            pages.append(target.bring_up(ids[start : start + size], call))
     return ReindexPageOutput(
         embedded=sum(page.embedded for page in pages),
         unchanged=sum(page.unchanged for page in pages),
@@ -187,6 +196,11 @@ def _runs(context: WorkerContext) -> Iterator[Runs]:
         return
     with connect(config.result_url) as client:
         yield RedisRuns(client, Keys(config.transport.prefix), kept=int(config.transport.idempotency_expires))
+
+
+def _limit(context: WorkerContext) -> Limit:
+    section = context.config.workers.reindex
+    return Limit("reindex", concurrency=section.global_concurrency, per_second=section.rate_per_second)
 
 
 def _call(context: WorkerContext) -> RetrievalCall:

@@ -15,13 +15,15 @@ from ditto_tasks.contracts.errors import DeadlineExceeded, InvocationCancelled, 
 from ditto_tasks.contracts.json_value import canonical_json
 from ditto_tasks.contracts.reindex import Mode
 from ditto_tasks.contracts.retrieval import RetrievalCall
+from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.runs import RunLost, Runs, Wanted
+from providers.indexes.generations import SEEN, SOON
 from providers.indexes.walk import Place, Step, Walk
-from providers.retrieval.generations import SEEN, OpenGeneration
+from providers.retrieval.generations import OpenGeneration
 from providers.retrieval.records import RecordTarget
 from workers.checkpoint import Checkpoint, Checkpoints, State
 from workers.generations import GenerationSwitch
-from workers.pages import Pages, SentPage
+from workers.pages import Pages, SentPage, wait_for_turn
 
 __all__ = ["Run", "is_overrun"]
 
@@ -41,6 +43,7 @@ class Run:
         page_size: records in a page.
         max_failed_share: of the records that may fail; see `is_overrun`.
         keep: seconds for which a generation that is not searched any more can be gone back to.
+        limit: of the calls of REINDEX over all workers, of which the run itself is one.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Run:
         page_size: int,
         max_failed_share: float,
         keep: float,
+        limit: Limit,
     ) -> None:
         self._name = name
         self._target = target
@@ -61,9 +65,11 @@ class Run:
         self._page_size = page_size
         self._max_failed_share = max_failed_share
         self._keep = keep
+        self._limit = limit
         self._checkpoints = Checkpoints(target.store, name)
         self._generations: GenerationSwitch
         self._generation: OpenGeneration
+        self._taken_at = 0.0  # when the run knew its generation to be begun, by the monotonic clock
         self._pages: Pages
         self._checkpoint: Checkpoint
         self._token = 0
@@ -184,7 +190,16 @@ class Run:
 
     def _use(self, generation: OpenGeneration) -> None:
         self._generation = generation
-        self._pages = Pages(self._name, self._target, generation, self._call, self._live)
+        self._taken_at = time.monotonic()
+        self._pages = Pages(
+            self._name,
+            self._target,
+            generation,
+            self._call,
+            most=self._limit.concurrency,
+            on_wait=self._live,
+            before_page=self._wait_for_turn,
+        )
 
     def _followed(self, last: Checkpoint | None) -> str | None:
         """Return up to where the active generation follows the store's changes; None: that is not known."""
@@ -251,7 +266,8 @@ class Run:
             return
         self._save("running")  # renews the lease, too
         self._generations.switch(self._generation)
-        seen_at = time.monotonic() + SEEN
+        # whoever read that it is being built, or has read anything since then, looks again soon
+        seen_at = max(time.monotonic() + SOON, self._taken_at + SEEN)
         self._pass()
         time.sleep(max(0.0, seen_at - time.monotonic()))  # until every search has seen it
 
@@ -273,7 +289,7 @@ class Run:
         self._live()
         under_way = sum(not page.is_done for page in in_flight)
         if under_way < self._pages.width:
-            return self._pages.send(step, self._key(step))
+            return self._pages.send(step, self._key)
         return self._pages.do_here(step)
 
     def _key(self, step: Step) -> str:
@@ -309,6 +325,9 @@ class Run:
         if time.monotonic() - self._signed_at > SIGN:
             self._runs.renew(self._name, self._call.execution_id, self._token)
             self._signed_at = time.monotonic()
+
+    def _wait_for_turn(self) -> None:
+        wait_for_turn(self._runs, self._limit, self._call, self._live)
 
     def _interrupted(self, error: BaseException) -> None:
         """Keep the place and give the lease back, as far as that can be done now."""

@@ -138,7 +138,9 @@ class CeleryTransport:
 
     def workers(self) -> list[WorkerInfo]:
         with broker_errors("looking for workers"):
-            return self._directory.list()
+            announced = self._directory.list()
+        here = self._app.conf.get("ditto_announced")
+        return [replace(worker, is_local=worker.id == here) for worker in announced]
 
     def queues(self, nodes: Sequence[str]) -> list[QueueInfo]:
         with broker_errors("counting what waits"), self._app.connection_for_read() as connection:

@@ -9,6 +9,7 @@ from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.contracts.reindex import Mode
 from ditto_tasks.transport.connection import RedisClient, broker_errors
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.limits import LIMIT_FUNCTIONS, Limit
 
 __all__ = ["RUN_LEASE", "LocalRuns", "RedisRuns", "RunLost", "Runs", "Wanted"]
 
@@ -53,6 +54,18 @@ if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
 if redis.call('HINCRBY', KEYS[2], 'count', -ARGV[2]) <= 0 then redis.call('DEL', KEYS[2]) end
 return 1
 """
+# ARGV: the limit, what all keys begin with. Returns in how many ms it is worth asking again; 0: it may begin.
+_BEGIN = (
+    LIMIT_FUNCTIONS
+    + """
+local limit, prefix, time = cjson.decode(ARGV[1]), ARGV[2], redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local free, wait = room(prefix, limit, 1, now, prefix)
+if free == 0 then return wait end
+spend(prefix, limit, 1, now)
+return 0
+"""
+)
 _RELEASE = "if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then return redis.call('DEL', KEYS[1]) end"
 
 
@@ -116,6 +129,13 @@ class Runs(Protocol):
         """Give the run up; does nothing if another has it by now."""
         ...
 
+    def may_begin(self, limit: Limit) -> float:
+        """Count work of a run as a call that begins now, where a limit says how many may in a second.
+
+        Returns 0.0, or, when too many did, the seconds after which it is worth asking again.
+        """
+        ...
+
     def publish(self, target: str, progress: Mapping[str, Any]) -> None:
         """Tell how the run stands."""
         ...
@@ -164,6 +184,14 @@ class RedisRuns:
     def release(self, target: str, token: int) -> None:
         self._eval(_RELEASE, target, token)
 
+    def may_begin(self, limit: Limit) -> float:
+        if limit.per_second is None:
+            return 0.0
+        rate = Limit(limit.name, per_second=limit.per_second)
+        with broker_errors("asking whether a page may begin"):
+            wait = self._client.eval(_BEGIN, 0, rate.encode(), self._keys.prefix)
+        return int(wait) / 1000
+
     def publish(self, target: str, progress: Mapping[str, Any]) -> None:
         with broker_errors("telling how the run stands"):
             self._client.set(self._keys.progress(target), encode_json(dict(progress)), ex=self._kept)
@@ -188,7 +216,10 @@ class _LocalRun:
 
 
 class LocalRuns:
-    """Keeps runs in this process, where there is no Redis; a lease lasts until it is given back."""
+    """Keeps runs in this process, where there is no Redis, and so no limit over all processes either.
+
+    A lease lasts until it is given back.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -227,6 +258,9 @@ class LocalRuns:
             run = self._runs[target]
             if run.token == token:
                 run.owner = ""
+
+    def may_begin(self, limit: Limit) -> float:
+        return 0.0
 
     def publish(self, target: str, progress: Mapping[str, Any]) -> None:
         with self._lock:

@@ -65,10 +65,12 @@ class _LocalEmbedding:
     Attributes:
         identity: names the files of the model and how texts are treated.
         dimensions: the length of a vector.
+        is_parallel: whether threads that embed side by side take less time than one.
     """
 
     identity: str
     dimensions: int
+    is_parallel = True
 
     def __init__(self, load: Callable[[], Model]) -> None:
         self._load = load
@@ -149,6 +151,7 @@ class WordLlamaEmbedding(_LocalEmbedding):
         "/white-space-as-one-blank/averaged-tokens"
     )
     dimensions = WORDLLAMA_DIMENSIONS
+    is_parallel = False  # it holds the interpreter's lock
 
     def __init__(self) -> None:
         require("numpy", "safetensors", "tokenizers", WORDLLAMA.package)

@@ -42,6 +42,7 @@ class RecordEmbedding:
         identity: that of the embedding below, with the name of `record_text`.
         dimensions: those of the embedding below; None where it does not say.
         preprocessing: the name of `record_text`.
+        is_parallel: that of the embedding below; True where it does not say, as one that waits for a server.
     """
 
     def __init__(self, embedding: NamedEmbedding) -> None:
@@ -49,6 +50,7 @@ class RecordEmbedding:
         self.identity = f"{embedding.identity}+{RECORD_TEXT}"
         self.dimensions = embedding.dimensions
         self.preprocessing = RECORD_TEXT
+        self.is_parallel: bool = getattr(embedding, "is_parallel", True)
 
     def embed(
         self, contents: Sequence[Any], purpose: Purpose, call: RetrievalCall = NO_RETRIEVAL_CALL

@@ -15,8 +15,10 @@ from ditto_tasks.contracts.index import IndexManifest
 from ditto_tasks.contracts.memory import MemoryStore
 from providers.indexes.kept import KeptRecord
 
-__all__ = ["GRACE", "Generation", "Generations", "GenerationsRecord"]
+__all__ = ["GRACE", "SEEN", "SOON", "Generation", "Generations", "GenerationsRecord"]
 
+SEEN = 0.5  # seconds for which a search trusts what it read of the generations
+SOON = 0.05  # seconds for which it does while one is being built: a run waits for no more at its end
 GRACE = 60.0  # seconds for which calls that still use what was left may go on; see `Generations.without_old`
 
 
@@ -95,6 +97,11 @@ class Generations(Contract):
     def known(self) -> tuple[Generation, ...]:
         """All that tell something of their models, the active one first."""
         return self.all if self.rejected is None else (*self.all, self.rejected)
+
+    @property
+    def trusted_for(self) -> float:
+        """Seconds for which a search trusts this: less while a switch may be near."""
+        return SEEN if self.building is None else SOON
 
     @property
     def written(self) -> tuple[Generation, ...]:

@@ -16,9 +16,9 @@ from ditto_tasks.contracts.reindex import NO_DRIFT, Drift, ReindexFailure, Reind
 from ditto_tasks.contracts.retrieval import EmbeddingProvider, RetrievalCall
 from providers.embedding.batching import embed_contents
 from providers.embedding.records import record_digest
-from providers.indexes.kept import is_kept
+from providers.indexes.look import Look, Looks, is_indexed
 
-__all__ = ["Differences", "bring_up", "differences", "drift", "is_indexed"]
+__all__ = ["Differences", "bring_up", "differences", "drift"]
 
 _PAGE = 1000  # records read at once
 _REFUSED = ("RETRIEVAL_INVALID_INPUT", "RETRIEVAL_INVALID_EMBEDDING")  # of one record; others are of them all
@@ -82,6 +82,8 @@ def bring_up(
     embedding: EmbeddingProvider,
     ids: Sequence[str],
     call: RetrievalCall,
+    *,
+    seen: Look | None = None,
 ) -> ReindexPageOutput:
     """Make the entries of these records what the records are: embed what changed, remove what is gone.
 
@@ -89,7 +91,11 @@ def bring_up(
 
     What was written is held against the store once more, and again until both agree: whoever writes an entry
     last has seen the record's last state, so that writes that come meanwhile are neither lost nor undone. A
-    record that is written between its caller's look and the death of this process is left to the next run.
+    store that tells what changed is asked only for that. A record that is written between its caller's look
+    and the death of this process is left to the next run.
+
+    Args:
+        seen: a look at just these records that was had before; None: they are looked at now.
 
     Raises:
         RetrievalError: of the embedding or the index, when it is not one record's;
@@ -98,10 +104,11 @@ def bring_up(
         MemoryNodeError: of the store.
     """
     _check_dimensions(index, call)
-    page, pending = _Page(), tuple(dict.fromkeys(ids))
+    page, looks, pending = _Page(), Looks(store, index, call), tuple(dict.fromkeys(ids))
     while pending:
         call.check()
-        pending = _bring_up_once(store, index, embedding, pending, call, page)
+        look, seen = seen or looks.at(pending), None
+        pending = looks.written(_bring_up_once(index, embedding, look, call, page), look)
     return page.output(ids)
 
 
@@ -114,11 +121,6 @@ def _check_dimensions(index: VectorIndex, call: RetrievalCall) -> None:
             f"embedding.dimensions is {configured}, and the index holds vectors of {kept} numbers: "
             "leave the setting out, or open an index of that length",
         )
-
-
-def is_indexed(record: MemoryItem) -> bool:
-    """Tell whether a record has an entry: one in which reindexing keeps what it knows has none."""
-    return not is_kept(record)
 
 
 @dataclass(slots=True)
@@ -195,7 +197,7 @@ def _orphans(store: MemoryStore, index: VectorIndex, call: RetrievalCall) -> Ite
         ids = [id for id, _ in page]
         kept = {
             record.id
-            for record in map(MemoryItem.from_wire, store.get(_get(ids), call))
+            for record in map(MemoryItem.from_wire, store.get(MemoryGetInput(ids=tuple(ids), keys=()), call))
             if is_indexed(record)
         }
         yield from (id for id in ids if id not in kept)
@@ -218,18 +220,15 @@ def _digested(records: Sequence[MemoryItem]) -> Iterator[tuple[MemoryItem, str]]
 
 
 def _bring_up_once(
-    store: MemoryStore,
     index: VectorIndex,
     embedding: EmbeddingProvider,
-    ids: Sequence[str],
+    look: Look,
     call: RetrievalCall,
     page: _Page,
 ) -> tuple[str, ...]:
-    """Do what is to be done now; returns the records that it touched."""
-    found = map(MemoryItem.from_wire, store.get(_get(ids), call))
-    records = {record.id: record for record in found if is_indexed(record)}
+    """Do what is to be done by a look; returns the records that it touched."""
+    records, known = look.records, look.entries
     digests = {id: page.digest(record) for id, record in records.items()}
-    known = index.digests(ids, call)
     stale = [
         record
         for id, record in records.items()
@@ -255,10 +254,6 @@ def _difference(digests: Mapping[str, str], known: Mapping[str, str]) -> Drift:
         stale=sum(known.get(id, digest) != digest for id, digest in digests.items()),
         orphaned=sum(id not in digests for id in known),
     )
-
-
-def _get(ids: Sequence[str]) -> MemoryGetInput:
-    return MemoryGetInput(ids=tuple(ids), keys=())
 
 
 def _embedded(

@@ -15,7 +15,7 @@ from ditto_tasks.contracts.memory import (
     MemoryStore,
 )
 from providers.embedding.records import record_digest
-from providers.indexes.sync import is_indexed
+from providers.indexes.look import Look, Looks, is_indexed
 
 __all__ = ["Phase", "Place", "Step", "Walk"]
 
@@ -48,12 +48,14 @@ class Step:
         scanned: how many records were looked at.
         unchanged: how many of those have the entry that they should, and are not among `ids`.
         place: where to go on once the step is done.
+        seen: what the walk has read of the records; None: not what whoever brings them up must know.
     """
 
     ids: tuple[str, ...]
     place: Place
     scanned: int = 0
     unchanged: int = 0
+    seen: Look | None = None
 
 
 class Walk:
@@ -78,6 +80,7 @@ class Walk:
         self._page_size = page_size
         self._skipped = skipped
         self._call = call
+        self._looks = Looks(store, index, call)
 
     def begin(self, since: str | None) -> Place:
         """Return the place where a pass begins.
@@ -130,6 +133,7 @@ class Walk:
         is_last = False
         while not is_last:
             self._call.check()
+            since = self._looks.now()
             page = MemoryQueryOutput.from_wire(self._store.query(self._query(place.cursor), self._call))
             is_last = page.next_cursor is None
             end = None if is_last else page.items[-1].id
@@ -147,7 +151,9 @@ class Walk:
             ids = [id for id, record in records.items() if not _is_current(record, known.get(id))]
             place = replace(place, cursor=page.next_cursor, entry=end)
             there = Place("changes", since=place.since) if is_last else place
-            yield Step((*ids, *others), there, scanned=len(records), unchanged=len(records) - len(ids))
+            stale = {id: known[id] for id in ids if id in known}
+            seen = None if others else Look({id: records[id] for id in ids}, stale, since)
+            yield Step((*ids, *others), there, len(records), len(records) - len(ids), seen)
 
     def _entries(self, after: str | None, last: str | None) -> Iterator[tuple[str, str]]:
         """Read ids with digests from an id on, without it, to the last one; None: to the end."""

@@ -25,9 +25,8 @@ from providers.embedding.records import RECORD_TEXT, RecordEmbedding
 from providers.indexes._manifest import manifest_text
 from providers.indexes.generations import Generation, Generations, GenerationsRecord
 
-__all__ = ["SEEN", "EmbeddingOf", "IndexGenerations", "OpenGeneration", "OpenIndex", "SearchOfActive"]
+__all__ = ["EmbeddingOf", "IndexGenerations", "OpenGeneration", "OpenIndex", "SearchOfActive"]
 
-SEEN = 0.5  # seconds for which a search trusts what it read of the generations
 _IDLE = 300.0  # seconds after which a generation that is not used is closed; far over any call
 _ANY_TEXT = "text"  # embedded to learn how long a vector is
 
@@ -128,9 +127,9 @@ class IndexGenerations:
         self._seen = None
 
     def active(self, call: Call = NO_CALL) -> OpenGeneration:
-        """Return the one that is searched; for up to `SEEN` seconds that which was."""
+        """Return the one that is searched; for as long as `Generations.trusted_for` says that which was."""
         seen = self._seen
-        if seen is not None and time.monotonic() - seen[1] < SEEN:
+        if seen is not None and time.monotonic() - seen[1] < seen[0].trusted_for:
             return self.opened(seen[0].active)
         return self.opened(self.read(call).active)
 

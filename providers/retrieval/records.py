@@ -16,6 +16,7 @@ from providers.embedding.records import RecordEmbedding
 from providers.indexes import open_index
 from providers.indexes.generations import Generations
 from providers.indexes.kept import WithoutKept
+from providers.indexes.look import Look
 from providers.indexes.sync import Differences, bring_up, differences, drift
 from providers.indexes.walk import Walk
 from providers.retrieval.bridges import MemoryAsRetrieval, namespace_as_filter
@@ -131,20 +132,26 @@ class RecordTarget:
         self.close()
 
     def bring_up(
-        self, ids: tuple[str, ...], call: RetrievalCall, *, generation: int | None = None
+        self,
+        ids: tuple[str, ...],
+        call: RetrievalCall,
+        *,
+        generation: int | None = None,
+        seen: Look | None = None,
     ) -> ReindexPageOutput:
         """Make the entries of these records what the records are; see `providers.indexes.sync`.
 
         Args:
             generation: the one to be brought up; None: that which is searched, of which the answer tells, and
                 one being built, unless its model is not known here: its run finds at its end what is missing.
+            seen: a look at just these records and their entries in that generation, had before.
 
         Raises:
             RetrievalError: RETRIEVAL_PROVIDER_UNAVAILABLE when there is no such generation any more.
         """
         generations = self.generations.read(call)
         if generation is not None:
-            return self._bring_up(self._numbered(generations, generation), ids, call)
+            return self._bring_up(self._numbered(generations, generation), ids, call, seen)
         active, *building = map(self.generations.opened, generations.written)
         output = self._bring_up(active, ids, call)
         for other in building:
@@ -203,9 +210,14 @@ class RecordTarget:
         raise self.generations.was_left(number)
 
     def _bring_up(
-        self, generation: OpenGeneration, ids: tuple[str, ...], call: RetrievalCall
+        self,
+        generation: OpenGeneration,
+        ids: tuple[str, ...],
+        call: RetrievalCall,
+        seen: Look | None = None,
     ) -> ReindexPageOutput:
-        return bring_up(self.store, generation.index, generation.embedding, ids, _of_any_length(call))
+        call = _of_any_length(call)
+        return bring_up(self.store, generation.index, generation.embedding, ids, call, seen=seen)
 
     def _searches(
         self, index: VectorIndex, embedding: RecordEmbedding

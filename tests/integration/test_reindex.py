@@ -81,6 +81,20 @@ def test_pages_are_done_by_all_workers(make_library: MakeLibrary) -> None:
     assert set(library.embedded().values()) == {1}
 
 
+@pytest.mark.parametrize(("pool", "others_help"), [("threads", False), ("prefork", True)])
+def test_with_a_model_that_threads_make_no_faster_only_other_processes_help(
+    make_library: MakeLibrary, pool: str, others_help: bool
+) -> None:
+    library = make_library(pause=0.02, is_parallel=False)
+    worker = library.hire(concurrency=3, pool=pool)
+    library.write(*(f"a {number}" for number in range(200)))
+    assert library.run()["embedded"] == 200
+    assert ("REINDEX.PAGE success" in worker.log) is others_help
+    library.hire(concurrency=1)
+    assert library.run(mode="full")["embedded"] == 200
+    assert any("REINDEX.PAGE success" in hired.log for hired in library.workers)
+
+
 def test_a_run_does_pages_itself_for_as_long_as_another_has_one(
     make_library: MakeLibrary, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from ditto_tasks.transport.connection import connect
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.runs import LocalRuns, RedisRuns, RunLost, Runs, Wanted
 from tests.conftest import wait_until
 
@@ -74,12 +75,22 @@ class TestLocalRuns(RunsContract):
     def runs(self) -> Runs:
         return LocalRuns()
 
+    def test_no_limit_holds(self, runs: Runs) -> None:
+        assert {runs.may_begin(Limit("reindex", per_second=0.5)) for _ in range(5)} == {0.0}
+
 
 class TestRedisRuns(RunsContract):
     @pytest.fixture
     def runs(self, broker_url: str) -> Iterator[Runs]:
         with connect(broker_url) as client:
             yield RedisRuns(client, KEYS, kept=60)
+
+    def test_no_more_begins_in_a_second_than_the_limit_says(self, runs: Runs) -> None:
+        slow, free = Limit("reindex", concurrency=1, per_second=0.5), Limit("reindex", concurrency=1)
+        assert runs.may_begin(slow) == 0.0
+        assert 0.0 < runs.may_begin(slow) <= 2.0
+        assert runs.may_begin(free) == 0.0
+        assert runs.may_begin(Limit("other", per_second=0.5)) == 0.0
 
     def test_a_silent_owner_loses_its_run(self, broker_url: str) -> None:
         with connect(broker_url) as client:

@@ -31,11 +31,12 @@ from ditto_tasks.contracts.retrieval import (
 from ditto_tasks.transport.runs import RunLost
 from providers.embedding.records import RECORD_TEXT
 from providers.indexes._manifest import check_manifest
-from providers.indexes.generations import GRACE, Generations, GenerationsRecord
+from providers.indexes.generations import GRACE, SEEN, Generations, GenerationsRecord
 from providers.indexes.in_memory import InMemoryIndex
 from providers.retrieval.generations import OpenGeneration
 from providers.retrieval.records import RecordTarget
 from providers.stores.in_memory import InMemoryStore
+from tests.conftest import wait_until
 from tests.doubles import Letters, request
 from workers.generations import GenerationSwitch
 from workers.reindex import reindex_worker
@@ -202,6 +203,29 @@ class TestFull:
         assert (report["generation"], report["embedded"], here.number) == (2, 10, 2)
         assert here.found("a") == sorted("abcabcabca")
         assert here.drift == NO_DRIFT
+
+    def test_once_its_run_has_ended_who_looked_a_moment_before_it_began_searches_it(self, site: Site) -> None:
+        site.write(*"abcabcabca")
+        here, there = site.configured(Model()), site.configured(Model())
+        here.run()
+        there.target.generations.read(NO_CALL)
+        assert here.run(mode="full")["generation"] == there.number == 2
+
+    def test_once_its_run_has_ended_who_looked_a_moment_before_the_switch_searches_it(
+        self, site: Site
+    ) -> None:
+        site.write(*"abcabcabca")
+        model = Model()
+        here, there = site.configured(model), site.configured(Model())
+        here.run()
+        long_begun = time.monotonic() + SEEN
+
+        def look() -> None:
+            wait_until(lambda: time.monotonic() > long_begun, what="nobody trusts what was before it began")
+            there.target.generations.read(NO_CALL)
+
+        model.meanwhile = look
+        assert here.run(mode="full")["generation"] == there.number == 2
 
     def test_it_embeds_what_has_not_changed_too_and_leaves_what_was_there(self, site: Site) -> None:
         site.write(*"abc")

@@ -29,8 +29,9 @@ from ditto_tasks.contracts.retrieval import (
 from providers.embedding.records import RECORD_TEXT, RecordEmbedding, record_digest
 from providers.indexes.in_memory import InMemoryIndex
 from providers.indexes.sync import bring_up
+from providers.stores import _feed
 from providers.stores.in_memory import InMemoryStore
-from tests.doubles import Letters
+from tests.doubles import Letters, Quiet
 
 REFUSED = "!"  # in a text: the embedding takes none with it
 
@@ -88,8 +89,9 @@ class FailingIndex(InMemoryIndex):
 class Library:
     """A store with an index of it, and what a test does to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_changes: bool) -> None:
         self.store = InMemoryStore()
+        self._read: Any = self.store if tells_changes else Quiet(self.store)
         self.index = FailingIndex("records", IndexManifest("letters/1", 3, RECORD_TEXT))
 
     def write(self, *contents: Any) -> tuple[str, ...]:
@@ -106,7 +108,7 @@ class Library:
     def bring_up(
         self, *ids: str, embedding: Letters | None = None, call: RetrievalCall = NO_RETRIEVAL_CALL
     ) -> ReindexPageOutput:
-        return bring_up(self.store, self.index, RecordEmbedding(embedding or Picky()), ids, call)
+        return bring_up(self._read, self.index, RecordEmbedding(embedding or Picky()), ids, call)
 
     def indexed(self) -> dict[str, Any]:
         """Return the content of each entry by id, in the order of ids."""
@@ -119,9 +121,9 @@ class Library:
         return self.index.digests(ids) == {record.id: record_digest(record) for record in records}
 
 
-@pytest.fixture
-def library() -> Library:
-    return Library()
+@pytest.fixture(params=[True, False], ids=["told what changed", "not told"])
+def library(request: pytest.FixtureRequest) -> Library:
+    return Library(tells_changes=request.param)
 
 
 def told(output: ReindexPageOutput) -> dict[str, Any]:
@@ -253,6 +255,31 @@ class TestMeanwhile:
         output = library.bring_up(a, embedding=Meddling(update_and_bring_up))
         assert library.indexed() == {a: "b"}
         assert told(output) == {"embedded": 1}
+
+    def test_an_update_among_many_others_is_not_lost(self, library: Library) -> None:
+        [a] = library.write("a")
+
+        def write_much() -> None:
+            library.write(*"b" * 150)
+            library.update(a, content="c")
+
+        library.bring_up(a, embedding=Meddling(write_much))
+        assert library.indexed() == {a: "c"}
+
+    def test_an_update_is_not_lost_where_the_store_has_forgotten_what_changed(
+        self, library: Library, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_feed, "MAX_TOMBSTONES", 1)
+        [a] = library.write("a")
+        others = library.write(*"bcde")
+
+        def update_and_forget() -> None:
+            library.update(a, content="c")
+            for other in others:
+                library.delete(other)
+
+        library.bring_up(a, embedding=Meddling(update_and_forget))
+        assert library.indexed() == {a: "c"}
 
     def test_a_write_of_another_record_is_none_of_its_business(self, library: Library) -> None:
         [a] = library.write("a")

@@ -25,7 +25,7 @@ from providers.indexes.in_memory import InMemoryIndex
 from providers.indexes.walk import Place, Step, Walk
 from providers.retrieval.records import RecordTarget
 from providers.stores.in_memory import InMemoryStore
-from tests.doubles import Letters
+from tests.doubles import Letters, Quiet
 from workers.checkpoint import Checkpoint, Checkpoints
 from workers.generations import GenerationSwitch
 from workers.reindex import reindex_worker
@@ -51,14 +51,6 @@ class Listening(Letters):
         self.meanwhile()
         self.embedded += contents
         return super().embed(contents, purpose, call)
-
-
-class Quiet:
-    """A store that does not tell what changed."""
-
-    def __init__(self, store: InMemoryStore) -> None:
-        for name in ("get", "query", "write", "update", "delete", "search", "close"):
-            setattr(self, name, getattr(store, name))
 
 
 class Library:
