@@ -82,7 +82,8 @@ class StreamConsumer:
         self._held: set[str] = set()
         self._not_run: dict[str, str] = {}
         self._beginnings: dict[str, _Beginning] = {}  # those that were sent, by tag
-        self._suspect = ""
+        self._suspect = ""  # the tag of the last one taken over
+        self._suspect_at = 0.0  # when that was
         self._unsettled: list[str] = []
         self._endings: list[Ending] = []
         self._sent_endings: list[tuple[Ending, SentScript]] = []
@@ -205,7 +206,8 @@ class StreamConsumer:
     def take_overdue(self, count: int) -> list[Entry]:
         """Take up to `count` messages of processes whose lease has run out.
 
-        Of those that two processes died with, this one holds one at a time: the innocent among them end.
+        Of those that two processes died with, this one takes another only when the last has ended, or has run
+        for a lease: the innocent among them end, and one that waits for another gets it.
         """
         taken: list[Entry] = []
         dead, self._overdue = self._overdue, []
@@ -370,7 +372,8 @@ class StreamConsumer:
     def _take(self, name: str, count: int) -> list[Entry]:
         keys = [self._keys.leases, self._keys.consumers, *self._streams]
         arguments = [self.group, name, self.name, count, self._limits_by_stream(), self.group]
-        arguments += [_SUSPECT_FROM, int(self._suspect not in self._held)]
+        is_trusted = time.monotonic() - self._suspect_at > self._lease
+        arguments += [_SUSPECT_FROM, int(is_trusted or self._suspect not in self._held)]
         taken: list[Entry] = []
         answer = self._take_over(keys=keys, args=arguments)
         for entry, (*_, deliveries) in zip(read_entries(answer, is_taken_over=True), answer, strict=True):
@@ -378,7 +381,7 @@ class StreamConsumer:
                 self._give_back(entry.tag)
                 continue
             if deliveries >= _SUSPECT_FROM:
-                self._suspect = entry.tag
+                self._suspect, self._suspect_at = entry.tag, time.monotonic()
             self._held.add(entry.tag)
             taken.append(entry)
         return taken

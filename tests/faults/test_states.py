@@ -31,7 +31,7 @@ from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name
 from ditto_tasks.transport.ledger import Begun, Delivery, Ledger
 from ditto_tasks.transport.limits import Limit
 from ditto_tasks.transport.streams import delayed_member
-from tests.conftest import RedisServer
+from tests.conftest import RedisServer, wait_until
 
 KEYS = Keys("ditto")
 QUEUE = "ditto.test.call"
@@ -523,3 +523,35 @@ def test_a_call_that_is_given_back_while_it_is_begun_counts_no_attempt(states: t
     second.look()
     [taken] = second.take_overdue(1)
     assert machine.ledger.begin("call-0", tag=taken.tag).attempt == 1
+
+
+def test_of_two_calls_that_two_processes_died_with_the_second_is_taken_a_lease_later(
+    states: type[CallStates],
+) -> None:
+    """The first may be waiting for the second: a node that calls another."""
+    machine = states()
+    for number in range(2):
+        machine.submit("normal", None, number == 0)
+    first, second = (SteppedConsumer(states.client, KEYS, LEASE, EXPIRES) for _ in range(2))
+    last = SteppedConsumer(states.client, KEYS, 0.5, EXPIRES)
+    for consumer in (first, second, last):
+        consumer.read()
+    first.fetch(2)
+    for dead, heir in ((first, second), (second, last)):
+        states.client.zadd(KEYS.leases, {dead.name: 1})
+        heir.look()
+        taken = heir.take_overdue(2)
+
+    assert len(taken) == 1
+    last.look()
+    assert last.take_overdue(2) == []
+
+    later: list[Entry] = []
+
+    def takes_the_other() -> bool:
+        last.look()
+        later.extend(last.take_overdue(2))
+        return bool(later)
+
+    wait_until(takes_the_other)
+    assert [entry.id for entry in later] != [entry.id for entry in taken]
