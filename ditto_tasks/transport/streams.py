@@ -321,14 +321,14 @@ class StreamChannel(kombu_redis.Channel):
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
+        ends = time.monotonic() + _AT_A_STRETCH
         delivered = self._read_message()
         if self._runs_directly:
-            self._go_on_reading()
+            self._go_on_reading(ends)
         return delivered
 
-    def _go_on_reading(self) -> None:
-        """Read on for a moment, with calls that run here: a turn of the event loop takes as long as one."""
-        ends = time.monotonic() + _AT_A_STRETCH
+    def _go_on_reading(self, ends: float) -> None:
+        """Read on for a moment, with short calls that run here: a turn of the event loop takes as long as one."""
         while self._in_poll and time.monotonic() < ends:
             if not is_readable(self.client.connection, _PAUSE):
                 return
@@ -372,7 +372,12 @@ class StreamChannel(kombu_redis.Channel):
         return delivered > 0
 
     def _excess(self, entries: Sequence[Entry]) -> int:
-        """Count the entries for which there is no slot: a read of many streams may bring one of each."""
+        """Count the entries for which there is no slot: a read of many streams may bring one of each.
+
+        While the channel closes, there is none.
+        """
+        if self._closing:
+            return len(entries)
         return min(
             len(entries), max(0, self.consumer.held - int(self.qos.prefetch_count or self.consumer.held))
         )
