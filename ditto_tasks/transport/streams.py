@@ -22,6 +22,7 @@ from typing import Any
 from celery.utils.time import maybe_iso8601
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
+from redis.exceptions import ConnectionError
 
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, SENTINEL_PORT, connect
@@ -195,6 +196,12 @@ class StreamChannel(kombu_redis.Channel):
             self._consumer = own_pid(), consumer
         return consumer
 
+    def await_begin(self, properties: dict[str, Any]) -> None:
+        """Give a message of a node what waits for the begin of its call, if that was sent with its read."""
+        beginning = self.consumer.beginning(properties["delivery_tag"])
+        if beginning is not None:
+            properties[BEGUN_PROPERTY] = beginning
+
     def note_runs(self, delivery_tag: str) -> None:
         """Note that a message's call is being run."""
         self.consumer.runs(delivery_tag)
@@ -351,7 +358,8 @@ class StreamChannel(kombu_redis.Channel):
             self._in_poll = None
         if isinstance(reply, Exception):
             if not str(reply).startswith("NOGROUP"):
-                raise reply
+                connection.disconnect()
+                raise ConnectionError(f"the server cannot give messages now: {reply}")
             self.consumer.make_groups()  # the server lost its data
             reply = None
         fetched = self.consumer.read_reply(reply)
@@ -386,11 +394,10 @@ class StreamChannel(kombu_redis.Channel):
         """Hand messages to the worker; those of a blocking read are begun on the way."""
         for index, entry in enumerate(entries):
             try:
-                beginning = self.consumer.begin(entry) if begins else None
+                if begins:
+                    self.consumer.begin(entry)
                 message = self._read(entry)
                 if message is not None:
-                    if beginning is not None:
-                        message["properties"][BEGUN_PROPERTY] = beginning
                     runner = _runners.get(message["headers"]["task"])
                     self._runs_directly = runner is not None and runner(self, message)
                     if not self._runs_directly:
