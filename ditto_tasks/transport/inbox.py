@@ -87,9 +87,9 @@ class Inbox:
         Returns when it is done or the time is up, and also when somebody else reads already, or the server is
         away: then it is to be waited for itself.
         """
+        ends = time.monotonic() + seconds
         if future.done() or self._has_lost_some or not self._reads.acquire(blocking=False):
             return
-        ends = time.monotonic() + seconds
         try:
             self._reading_thread = threading.get_ident()
             while not (future.done() or self._closing.is_set()) and (left := ends - time.monotonic()) > 0:

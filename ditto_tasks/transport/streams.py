@@ -335,7 +335,7 @@ class StreamChannel(kombu_redis.Channel):
         return delivered
 
     def _go_on_reading(self, ends: float) -> None:
-        """Read on for a moment, with short calls that run here: a turn of the event loop takes as long as one."""
+        """Read on until then, with calls that run here: a turn of the event loop takes as long as one."""
         while self._in_poll and time.monotonic() < ends:
             if not is_readable(self.client.connection, _PAUSE):
                 return
