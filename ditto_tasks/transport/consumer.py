@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport import scripts
-from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
+from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient, is_passing
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.entry import Entry, Fetched, read_entries
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
@@ -505,8 +505,12 @@ class StreamConsumer:
         ]
 
     def _note_end(self, ending: Ending, answer: Any) -> None:
-        if isinstance(answer, Exception):
-            logger.error("%s could not be ended and will be taken over: %s", ending.tag, answer)
+        if isinstance(answer, Exception) and is_passing(answer):
+            logger.warning("%s cannot be ended yet: %s", ending.tag, answer)
+            self._endings.append(ending)
+        elif isinstance(answer, Exception):
+            logger.error("%s could not be ended and is given back: %s", ending.tag, answer)
+            self._give_back(ending.tag)
         elif ENDED[answer] == "known":  # this delivery was one too many
             self._unsettled.append(ending.tag)
 

@@ -221,6 +221,7 @@ class BlockingRead:
     """
 
     def __init__(self, client: RedisClient, command: Sequence[Any], lasts: float) -> None:
+        self._bell, self._rope = socket.socketpair()
         pool = client.connection_pool
         self._connection: Any = pool.connection_class(**pool.connection_kwargs)
         self._command = command
@@ -229,7 +230,6 @@ class BlockingRead:
         self._is_asked = False
         self._lost_at = 0.0  # unless it has answered by then
         self._selector = _Selector()
-        self._bell, self._rope = socket.socketpair()
         self._rope.setblocking(False)
         self._bell_key = self._selector.register(self._bell, selectors.EVENT_READ)
 
