@@ -110,13 +110,16 @@ class CeleryTransport:
         return future
 
     def wait(self, future: Future[NodeResult], seconds: float) -> None:
-        self._own_inbox().wait(future, seconds)
+        if (inbox := self._known_inbox()) is not None:
+            inbox.wait(future, seconds)
 
     def listen(self) -> None:
-        self._own_inbox().listen()
+        if (inbox := self._known_inbox()) is not None:
+            inbox.listen()
 
     def forget(self, execution_id: str, future: Future[NodeResult]) -> None:
-        self._own_inbox().forget(execution_id, future)
+        if (inbox := self._known_inbox()) is not None:
+            inbox.forget(execution_id, future)
 
     def cancel(self, execution_id: str, reason: str) -> None:
         with broker_errors("cancelling the call"):
@@ -217,6 +220,10 @@ class CeleryTransport:
                 self._inbox = Inbox(self._redis, reader, self._keys, self._payloads)
                 self._inbox_pid = os.getpid()
             return self._inbox
+
+    def _known_inbox(self) -> Inbox | None:
+        """Return this process's inbox if it has one: what was closed is not opened to wait for nothing."""
+        return self._inbox if self._inbox_pid == os.getpid() else None
 
 
 def _waiting(connection: Connection, queue: str) -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "RedisClient",
     "broker_errors",
     "connect",
+    "is_passing",
     "sentinel_master",
 ]
 
@@ -29,6 +30,7 @@ REDIS_ERRORS = (redis.RedisError, OSError)  # what a server that is away or rest
 SENTINEL_PORT = 26379
 CONNECT_TIMEOUT = 2.0  # seconds; a server on the same network answers in milliseconds
 SOCKET_TIMEOUT = 3.0  # seconds; for commands that do not block
+_PASSING = ("MISCONF ", "NOREPLICAS ", "BUSY ")  # how an error begins with which a server refuses for now
 _RETRY_PAUSE = 0.02  # seconds; one retry: the server may have closed an idle connection
 
 # A server that did not answer in time is not asked again: the caller's deadline is near.
@@ -65,6 +67,11 @@ def connect(
     if not url.startswith("unix://"):
         options["socket_connect_timeout"] = CONNECT_TIMEOUT
     return redis.Redis.from_url(url, **options)
+
+
+def is_passing(error: Exception) -> bool:
+    """Tell whether a server refuses for now only: its memory is full, say, or it cannot write to its disk."""
+    return isinstance(error, redis.exceptions.OutOfMemoryError) or str(error).startswith(_PASSING)
 
 
 def sentinel_master(url: str) -> str:

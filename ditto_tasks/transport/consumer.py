@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError, NoScriptError, ResponseError
 
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport import scripts
-from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
+from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient, is_passing
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
 from ditto_tasks.transport.entry import Entry, Fetched, read_entries
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
@@ -184,24 +184,23 @@ class StreamConsumer:
         calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
         return Fetched(calls, is_more=bool(rings))
 
-    def begin(self, entry: Entry) -> Callable[[], Begun] | None:
+    def begin(self, entry: Entry) -> None:
         """Send what begins a call that a blocking read has brought; its answer comes while it is made ready.
-
-        Returns:
-            What waits for the answer, for whoever runs the call; None if it is to begin the call itself.
 
         Raises:
             redis.RedisError: the server takes nothing in.
         """
         if self._begins is None or "i" not in entry.fields:
-            return None
+            return
         id = self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
         keys = [self._keys.result(id), self._keys.call(id), self._keys.leases]
         step = self._new_step() + entry.id
         sent = self._begin.send(keys, [self._begins, "", "", entry.stream, entry.id, step])
-        beginning = _Beginning(sent, lambda: self._not_run.update({entry.tag: id}))
-        self._beginnings[entry.tag] = beginning
-        return beginning
+        self._beginnings[entry.tag] = _Beginning(sent, lambda: self._not_run.update({entry.tag: id}))
+
+    def beginning(self, tag: str) -> Callable[[], Begun] | None:
+        """Return what waits for the answer of `begin`, for whoever runs the call; None: it was not sent."""
+        return self._beginnings.get(tag)
 
     def take_overdue(self, count: int) -> list[Entry]:
         """Take up to `count` messages of processes whose lease has run out.
@@ -509,8 +508,12 @@ class StreamConsumer:
         ]
 
     def _note_end(self, ending: Ending, answer: Any) -> None:
-        if isinstance(answer, Exception):
-            logger.error("%s could not be ended and will be taken over: %s", ending.tag, answer)
+        if isinstance(answer, Exception) and is_passing(answer):
+            logger.warning("%s cannot be ended yet: %s", ending.tag, answer)
+            self._endings.append(ending)
+        elif isinstance(answer, Exception):
+            logger.error("%s could not be ended and is given back: %s", ending.tag, answer)
+            self._give_back(ending.tag)
         elif ENDED[answer] == "known":  # this delivery was one too many
             self._unsettled.append(ending.tag)
 
@@ -540,8 +543,10 @@ class _Beginning:
                 raise ConnectionError("the call was given back before it was run")
             try:
                 return Begun.of(sent.answer())
-            except REDIS_ERRORS:
+            except REDIS_ERRORS as error:
                 self._on_failed()
+                if isinstance(error, ResponseError):  # of which Celery's worker would end
+                    raise ConnectionError(f"the server cannot begin calls now: {error}") from None
                 raise
 
     def wait(self) -> None:

@@ -69,6 +69,7 @@ class Inbox:
         It is completed some 50 ms late unless somebody waits in `wait` or has asked for it with `listen`.
         """
         future: ResultFuture = Future()
+        future.add_done_callback(self._wake_reader)
         with self._lock:
             if self._closing.is_set():
                 raise RuntimeClosed("the runtime is closed: it waits for no more results")
@@ -86,13 +87,12 @@ class Inbox:
         Returns when it is done or the time is up, and also when somebody else reads already, or the server is
         away: then it is to be waited for itself.
         """
+        ends = time.monotonic() + seconds
         if future.done() or self._has_lost_some or not self._reads.acquire(blocking=False):
             return
-        ends = time.monotonic() + seconds
         try:
             self._reading_thread = threading.get_ident()
-            future.add_done_callback(self._wake_reader)
-            while not future.done() and (left := ends - time.monotonic()) > 0:
+            while not (future.done() or self._closing.is_set()) and (left := ends - time.monotonic()) > 0:
                 self._read(left)
         except REDIS_ERRORS as error:
             logger.info("results cannot be read (%s): the thread of the inbox goes on", type(error).__name__)
@@ -128,13 +128,15 @@ class Inbox:
             self._futures.clear()
         for future in waiting:
             _complete(future, lambda future: future.set_exception(RuntimeClosed("the runtime was closed")))
+        self._reader.close()
         self._wanted.set()
         self._taking.wake()
+        if self._reading_thread == threading.get_ident():
+            return  # called by what the reader has called: it closes what it reads from when it leaves
         if self._thread is not None:
             self._thread.join(BLOCK_TIME)
         with self._reads:  # whoever read has found its future done
             self._taking.close()
-        self._reader.close()
 
     def _read(self, seconds: float) -> None:
         """Wait for results, and deliver what comes; by the one thread that holds `_reads`."""
@@ -149,13 +151,15 @@ class Inbox:
     def _leave(self) -> None:
         """Let others read; those who wait for their futures themselves count on the thread from now on."""
         self._reading_thread = 0
+        if self._closing.is_set():
+            self._taking.close()
         self._reads.release()
         if self._futures or self._has_lost_some:
             self._wanted.set()
 
     def _wake_reader(self, future: ResultFuture) -> None:
         """End the wait of whoever reads for a future that was completed otherwise: cancelled, say."""
-        if self._reading_thread != threading.get_ident():
+        if self._reading_thread not in (0, threading.get_ident()):
             self._taking.wake()
 
     def _tend(self) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from redis.exceptions import ConnectionError, ResponseError
+
 from ditto_tasks.contracts.json_value import encode_json
-from ditto_tasks.transport.connection import RedisClient
+from ditto_tasks.transport.connection import RedisClient, is_passing
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.limits import LIMIT_FUNCTIONS, Limit
 from ditto_tasks.transport.line import Line, LineScript
@@ -230,8 +232,18 @@ class Ledger:
         return Begun.of(self._begin(keys=keys, args=arguments))
 
     def end(self, ending: Ending) -> Ended:
-        """Store the result, wake who waits for it, and remove its delivery, in one step."""
-        return ENDED[self._end(keys=ending.keys, args=ending.arguments)]
+        """Store the result, wake who waits for it, and remove its delivery, in one step.
+
+        Raises:
+            redis.ConnectionError: the server is away, or refuses for now.
+            redis.RedisError: another error.
+        """
+        try:
+            return ENDED[self._end(keys=ending.keys, args=ending.arguments)]
+        except ResponseError as error:
+            if not is_passing(error):
+                raise
+            raise ConnectionError(f"the server takes no results now: {error}") from None
 
     def ending(
         self,

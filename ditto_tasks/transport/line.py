@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, NoScriptError, ReadOnlyError, ResponseError, TimeoutError
 
 from ditto_tasks.transport.connection import RedisClient
 from ditto_tasks.transport.process import own_pid
@@ -149,12 +149,16 @@ def read_answer(connection: Any) -> Any:
     """Read one answer, an error of the server as what it is; the connection stays open whatever happens.
 
     Raises:
-        redis.RedisError, OSError: the connection was lost, or there is no answer within its time.
+        redis.RedisError, OSError: the connection was lost, or leads to a server that is a replica by now, or
+            there is no answer within its time.
     """
     try:
-        return connection._parser.read_response()
+        answer = connection._parser.read_response()
     except builtins.TimeoutError as error:
         raise TimeoutError("the server has not answered in time") from error
+    if isinstance(answer, ReadOnlyError):
+        raise ConnectionError("the server is a replica")  # a new connection may lead to the master
+    return answer
 
 
 class LineScript:
@@ -217,14 +221,15 @@ class BlockingRead:
     """
 
     def __init__(self, client: RedisClient, command: Sequence[Any], lasts: float) -> None:
+        self._bell, self._rope = socket.socketpair()
         pool = client.connection_pool
         self._connection: Any = pool.connection_class(**pool.connection_kwargs)
         self._command = command
         self._lasts = lasts
+        self._waits_on: Any = None  # the connection's socket, as the selector knows it
         self._is_asked = False
         self._lost_at = 0.0  # unless it has answered by then
         self._selector = _Selector()
-        self._bell, self._rope = socket.socketpair()
         self._rope.setblocking(False)
         self._bell_key = self._selector.register(self._bell, selectors.EVENT_READ)
 
@@ -258,10 +263,10 @@ class BlockingRead:
     def _answer(self, seconds: float) -> Any:
         if not self._is_asked:
             self._ask()
-        now = time.monotonic()
-        if now >= self._lost_at:
+        left = self._lost_at - time.monotonic()
+        ready = [key for key, _ in self._selector.select(min(seconds, left))]
+        if not ready and time.monotonic() >= self._lost_at:
             raise TimeoutError("the server has not answered a blocking read")
-        ready = [key for key, _ in self._selector.select(min(seconds, self._lost_at - now))]
         if self._bell_key in ready:
             self._bell.recv(4096)
         if all(key is self._bell_key for key in ready):
@@ -275,13 +280,15 @@ class BlockingRead:
     def _ask(self) -> None:
         if not self._connection._sock:
             self._connection.connect()
-            self._selector.register(self._connection._sock, selectors.EVENT_READ)
+            self._waits_on = self._connection._sock
+            self._selector.register(self._waits_on, selectors.EVENT_READ)
         self._connection.send_packed_command(packed(self._connection, [self._command]))
         self._is_asked, self._lost_at = True, time.monotonic() + self._lasts
 
     def _hang_up(self) -> None:
-        if self._connection._sock is not None:
+        self._connection.disconnect()  # it may have done so itself
+        if self._waits_on is not None:
             with suppress(KeyError):  # it was being connected
-                self._selector.unregister(self._connection._sock)
-        self._connection.disconnect()
+                self._selector.unregister(self._waits_on)
+            self._waits_on = None
         self._is_asked = False

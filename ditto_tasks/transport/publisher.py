@@ -273,9 +273,10 @@ def _task_at_hand() -> Any:
     """Return the Celery task that a worker runs in this thread; None outside one.
 
     Celery looks for it by way of errors that it catches: a tenth of what sending takes. It is asked where any
-    thread of this process runs a task.
+    thread of this process runs a task; and always if Celery was told to keep its stacks another way.
     """
-    return get_current_worker_task() if _task_stack._local.__storage__ else None
+    stacks = getattr(_task_stack, "_local", None)
+    return None if stacks is not None and not stacks.__storage__ else get_current_worker_task()
 
 
 def _headers(call: OutgoingCall) -> dict[str, Any]:

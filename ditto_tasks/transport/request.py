@@ -124,8 +124,10 @@ def node_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Handler
         if not _is_of_a_task(message):
             from_stream = isinstance(message.channel, StreamChannel)
             raise (NotATask if from_stream else InvalidTaskError)("its body or headers are none of a task")
-        if forks:
-            _wait_begun(message.properties)
+        if isinstance(message.channel, StreamChannel):
+            message.channel.await_begin(message.properties)
+            if forks:
+                _wait_begun(message.properties)
         takes_short = is_short(message.headers) and isinstance(message.payload, list)  # protocol 2
         return (handle_short if takes_short else handle)(message, *rest, **named)
 
@@ -223,6 +225,7 @@ def _runner(task: Any, app: Any, consumer: Any, is_short: Callable[[Mapping[str,
             return False
         args, kwargs, embedded = payload
         id, tag, name = headers["id"], properties["delivery_tag"], task.name
+        channel.await_begin(properties)
         _tell_received(headers)
         if id in revoked:
             task.cancel_call(id, REVOKED)

@@ -22,6 +22,7 @@ from typing import Any
 from celery.utils.time import maybe_iso8601
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
+from redis.exceptions import ConnectionError
 
 from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, SENTINEL_PORT, connect
@@ -195,6 +196,12 @@ class StreamChannel(kombu_redis.Channel):
             self._consumer = own_pid(), consumer
         return consumer
 
+    def await_begin(self, properties: dict[str, Any]) -> None:
+        """Give a message of a node what waits for the begin of its call, if that was sent with its read."""
+        beginning = self.consumer.beginning(properties["delivery_tag"])
+        if beginning is not None:
+            properties[BEGUN_PROPERTY] = beginning
+
     def note_runs(self, delivery_tag: str) -> None:
         """Note that a message's call is being run."""
         self.consumer.runs(delivery_tag)
@@ -321,14 +328,14 @@ class StreamChannel(kombu_redis.Channel):
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
+        ends = time.monotonic() + _AT_A_STRETCH
         delivered = self._read_message()
         if self._runs_directly:
-            self._go_on_reading()
+            self._go_on_reading(ends)
         return delivered
 
-    def _go_on_reading(self) -> None:
-        """Read on for a moment, with calls that run here: a turn of the event loop takes as long as one."""
-        ends = time.monotonic() + _AT_A_STRETCH
+    def _go_on_reading(self, ends: float) -> None:
+        """Read on until then, with calls that run here: a turn of the event loop takes as long as one."""
         while self._in_poll and time.monotonic() < ends:
             if not is_readable(self.client.connection, _PAUSE):
                 return
@@ -351,7 +358,8 @@ class StreamChannel(kombu_redis.Channel):
             self._in_poll = None
         if isinstance(reply, Exception):
             if not str(reply).startswith("NOGROUP"):
-                raise reply
+                connection.disconnect()
+                raise ConnectionError(f"the server cannot give messages now: {reply}")
             self.consumer.make_groups()  # the server lost its data
             reply = None
         fetched = self.consumer.read_reply(reply)
@@ -372,7 +380,12 @@ class StreamChannel(kombu_redis.Channel):
         return delivered > 0
 
     def _excess(self, entries: Sequence[Entry]) -> int:
-        """Count the entries for which there is no slot: a read of many streams may bring one of each."""
+        """Count the entries for which there is no slot: a read of many streams may bring one of each.
+
+        While the channel closes, there is none.
+        """
+        if self._closing:
+            return len(entries)
         return min(
             len(entries), max(0, self.consumer.held - int(self.qos.prefetch_count or self.consumer.held))
         )
@@ -381,11 +394,10 @@ class StreamChannel(kombu_redis.Channel):
         """Hand messages to the worker; those of a blocking read are begun on the way."""
         for index, entry in enumerate(entries):
             try:
-                beginning = self.consumer.begin(entry) if begins else None
+                if begins:
+                    self.consumer.begin(entry)
                 message = self._read(entry)
                 if message is not None:
-                    if beginning is not None:
-                        message["properties"][BEGUN_PROPERTY] = beginning
                     runner = _runners.get(message["headers"]["task"])
                     self._runs_directly = runner is not None and runner(self, message)
                     if not self._runs_directly:

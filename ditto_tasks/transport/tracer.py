@@ -17,6 +17,8 @@ from celery.loaders.app import AppLoader
 from celery.signals import task_postrun, task_prerun, task_success
 from celery.states import FAILURE, IGNORED, REJECTED
 
+from ditto_tasks.transport.connection import REDIS_ERRORS
+
 __all__ = ["Tracer", "short_tracer"]
 
 Tracer = Callable[..., Any]
@@ -86,7 +88,10 @@ def _raised(task: Any, context: Any, error: Exception) -> Any:
         info.handle_ignore(task, context)  # a reject is handled in the same way
     else:
         info = celerys.TraceInfo(FAILURE, error)
-        returned = info.handle_error_state(task, context)
+        try:
+            returned = info.handle_error_state(task, context)
+        except REDIS_ERRORS as unstored:  # for which its request gives the call back
+            info, returned = celerys.TraceInfo(FAILURE, unstored), ExceptionInfo(internal=True)
     celerys.traceback_clear(error)
     return celerys.trace_ok_t(returned, info, None, None)
 

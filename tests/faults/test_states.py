@@ -67,7 +67,9 @@ def read_blocking(client: RedisClient, consumer: StreamConsumer) -> list[Entry]:
 def read_and_begin(client: RedisClient, consumer: StreamConsumer) -> list[Entry]:
     """Read likewise, begin what came, and see how that went."""
     entries = read_blocking(client, consumer)
-    begins = [consumer.begin(entry) for entry in entries]
+    for entry in entries:
+        consumer.begin(entry)
+    begins = [consumer.beginning(entry.tag) for entry in entries]
     return [
         entry if begin is None else replace(entry, begun=begin())
         for entry, begin in zip(entries, begins, strict=True)
@@ -513,7 +515,8 @@ def test_a_call_that_is_given_back_while_it_is_begun_counts_no_attempt(states: t
         consumer.read()
     machine.submit("normal", None, False)
     [entry] = read_blocking(states.client, first)
-    begin = first.begin(entry)
+    first.begin(entry)
+    begin = first.beginning(entry.tag)
     assert begin is not None
 
     first.release(entry.tag)

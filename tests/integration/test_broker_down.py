@@ -1,14 +1,16 @@
 """A broker that is away: callers hear of it within their deadline, and everyone goes on when it is back."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ditto_tasks import BrokerUnavailable, InvocationTimeout, Runtime
 from tests.conftest import LATE, RedisServer, StartWorker, connected, wait_until
+from tests.integration.conftest import Site
 
+POOLS = ["threads", "prefork", "solo"]
 DEADLINE = 3.0  # seconds given to a call
 WITHIN = 4.0  # seconds in which the caller must know, a busy machine apart
 
@@ -16,6 +18,13 @@ CALLS: dict[str, Callable[[Runtime], object]] = {
     "invoke": lambda runtime: runtime.invoke("MEMORY.GET", {"ids": ["a"]}, timeout=DEADLINE),
     "submit": lambda runtime: runtime.submit("MEMORY.GET", {"ids": ["a"]}, timeout=DEADLINE),
 }
+
+
+@pytest.fixture
+def own_site(own_server: RedisServer, worker_process: StartWorker, tmp_path: Path) -> Iterator[Site]:
+    site = Site(worker_process, own_server.url(), tmp_path)
+    yield site
+    site.close()
 
 
 def raises_in_time(call: Callable[[Runtime], object], runtime: Runtime) -> None:
@@ -85,6 +94,34 @@ def test_a_call_that_runs_while_the_broker_restarts_has_its_result(
         own_server.start()
         assert waiting.result(30).unwrap() == "done"
         assert runtime.invoke("TEST.ECHO", "next", timeout=20).unwrap() == "next"
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_result_that_the_server_refuses_for_now_is_kept_until_then(own_site: Site, pool: str) -> None:
+    worker = own_site.hire(pool=pool, module="tests.integration.worker_app")
+    with own_site.runtime() as runtime:
+        held = runtime.submit("TEST.HELD", {"until": str(own_site.gate)})
+        wait_until(lambda: held.status() == "running")
+        own_site.client.config_set("maxmemory", 1)
+        own_site.gate.touch()
+        refused = ("cannot be ended yet", "Connection to Redis lost")
+        wait_until(lambda: any(words in worker.log for words in refused), what="the result is refused")
+        own_site.client.config_set("maxmemory", 0)
+        assert held.result(30).unwrap() == "done"
+        assert runtime.invoke("TEST.ECHO", "next", timeout=20).unwrap() == "next"
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_call_whose_result_cannot_be_stored_is_given_back(own_site: Site, pool: str) -> None:
+    worker = own_site.hire(pool=pool, module="tests.integration.worker_app")
+    with own_site.runtime() as runtime:
+        held = runtime.submit("TEST.HELD", {"until": str(own_site.gate)})
+        wait_until(lambda: held.status() == "running")
+        own_site.client.set(own_site.keys.call(held.id), "no hash")
+        own_site.gate.touch()
+        wait_until(lambda: "cannot begin" in worker.log, what="the call is taken again")
+        own_site.client.delete(own_site.keys.call(held.id))
+        assert held.result(30).unwrap() == "done"
 
 
 def test_a_caller_that_waits_while_the_broker_goes_hears_of_it(own_server: RedisServer) -> None:

@@ -1,12 +1,14 @@
 """The inbox of a caller: whoever waits reads, for others too; nothing is read while nothing is waited for."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from ditto_tasks import InvocationCancelled, RuntimeClosed
+from ditto_tasks import InvocationCancelled, RuntimeClosed, load_config
+from ditto_tasks.transport.client import CeleryTransport
 from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.inbox import Inbox
 from ditto_tasks.transport.keys import Keys
@@ -45,7 +47,7 @@ def is_read(client: RedisClient) -> bool:
 
 
 def waiting_for(inbox: Inbox, future: object) -> threading.Thread:
-    thread = threading.Thread(target=inbox.wait, args=(future, _LONG))
+    thread = threading.Thread(target=inbox.wait, args=(future, _LONG), daemon=True)
     thread.start()
     return thread
 
@@ -136,3 +138,55 @@ def test_a_result_that_was_lost_on_its_way_is_read_from_where_it_is_kept(
 
     waiting.join(_LONG)
     assert future.result(_LONG).execution_id == "a"
+
+
+def test_who_reads_may_close_the_inbox_in_what_is_called_with_a_result(
+    inbox: Inbox, push: Callable[[bytes], None]
+) -> None:
+    own, other = inbox.expect("own"), inbox.expect("other")
+    other.add_done_callback(lambda _: inbox.close())
+    push(b"other")
+
+    waiting = waiting_for(inbox, own)
+
+    waiting.join(_LONG)
+    assert not waiting.is_alive()
+    assert isinstance(own.exception(0), RuntimeClosed)
+
+
+def test_a_wait_for_what_was_forgotten_ends_when_the_inbox_is_closed(
+    client: RedisClient, inbox: Inbox
+) -> None:
+    future = inbox.expect("a")
+    inbox.forget("a", future)
+    waiting = waiting_for(inbox, future)
+    wait_until(lambda: is_read(client))
+
+    began = time.monotonic()
+    inbox.close()
+
+    assert time.monotonic() - began < _LONG / 2
+    waiting.join(_LONG)
+    assert not waiting.is_alive()
+
+
+def test_a_future_that_is_asked_for_again_and_again_does_not_grow(inbox: Inbox) -> None:
+    future = inbox.expect("a")
+    before = len(future._done_callbacks)  # type: ignore[attr-defined]
+    for _ in range(10):
+        inbox.wait(future, 0)
+    assert len(future._done_callbacks) == before  # type: ignore[attr-defined]
+
+
+def test_a_closed_transport_opens_nothing_for_who_still_waits(queue_url: str) -> None:
+    transport = CeleryTransport(load_config(None, {"DITTO_BROKER_URL": queue_url}))
+    future = transport.watch("awaited")
+    transport.close()
+    descriptors = os.listdir("/proc/self/fd")
+
+    transport.wait(future, _LONG)
+    transport.listen()
+    transport.forget("awaited", future)
+
+    assert isinstance(future.exception(0), RuntimeClosed)
+    assert os.listdir("/proc/self/fd") == descriptors

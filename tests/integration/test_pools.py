@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartWorker, connected, wait_until
+from tests.integration.conftest import Site
 
 POOLS = ["threads", "prefork", "solo"]
 
@@ -80,3 +81,21 @@ def test_a_store_that_cannot_be_opened_is_named(
     )
     wait_until(lambda: "no/such/folder" in worker.log, what="the store is named")
     assert "Traceback" not in worker.log
+
+
+def test_a_solo_worker_that_is_told_to_stop_begins_no_other_call(site: Site) -> None:
+    worker = site.hire(pool="solo", concurrency=1)
+    with site.runtime() as runtime:
+        first = runtime.submit("NOTED.WORK", {"label": "first", "until": str(site.gate)})
+        site.wait_started("first")
+        others = [runtime.submit("NOTED.WORK", {"label": f"other {n}"}) for n in range(3)]
+        with ThreadPoolExecutor(1) as threads:
+            stopped = threads.submit(worker.stop)
+            wait_until(lambda: "Warm shutdown" in worker.log, what="the worker stops")
+            site.gate.touch()
+            assert stopped.result() == 0
+
+        assert first.result(5).status == "success"
+        assert site.notes.started() == ["first"]
+        site.hire(pool="solo", concurrency=1)
+        assert all(other.result(20).status == "success" for other in others)

@@ -3,6 +3,9 @@
 import asyncio
 import itertools
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +28,7 @@ from ditto_tasks import (
 from ditto_tasks.contracts.memory import MemoryDraft, MemoryWriteInput
 from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.keys import stream_name
-from tests.conftest import WorkerProcess, connected, wait_until
+from tests.conftest import ROOT, WorkerProcess, connected, wait_until
 
 KEYS = itertools.count()
 
@@ -292,3 +295,10 @@ def test_a_call_names_the_celery_task_that_sent_it_as_its_parent(runtime: Runtim
         (alone, None, alone),
     ]
     client.close()
+
+
+def test_calls_are_sent_with_the_other_kind_of_celerys_stacks(queue_url: str) -> None:
+    sending = "connected(sys.argv[1]).submit('NOBODY.SERVES', 1)"
+    code = f"import sys; from tests.conftest import connected; {sending}"
+    environ = os.environ | {"USE_FAST_LOCALS": "1"}
+    subprocess.run([sys.executable, "-c", code, queue_url], cwd=ROOT, env=environ, check=True, timeout=60)

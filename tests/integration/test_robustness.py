@@ -155,6 +155,30 @@ def test_a_node_that_exits_fails_and_its_worker_goes_on(site: Site, pool: str) -
     assert site.entries() == 0
 
 
+def test_a_task_of_celerys_own_is_run_like_any_other(site: Site, client_app: Celery, pool: str) -> None:
+    site.hire(pool=pool)
+    with site.runtime() as runtime:
+        assert goes_on(runtime)  # from now on a read waits
+        sent = client_app.send_task("celery.accumulate", [3], queue="ditto.noted.work")
+        wait_until(lambda: site.client.exists(site.keys.result(sent.id)), what="the task has run")
+        assert goes_on(runtime)
+
+
+def test_a_worker_goes_on_when_the_server_cannot_begin_a_call(
+    site: Site, client_app: Celery, pool: str
+) -> None:
+    worker = site.hire(pool=pool)
+    with site.runtime() as runtime:
+        assert goes_on(runtime)
+        site.client.set(site.keys.call("stuck"), "no hash")
+        client_app.send_task("NOTED.WORK", [{"label": "stuck"}], task_id="stuck", queue="ditto.noted.work")
+        wait_until(lambda: "cannot begin" in worker.log, what="the call could not be begun")
+        site.client.delete(site.keys.call("stuck"))
+
+        assert runtime.invocation("stuck").result(30).unwrap()["label"] == "stuck"
+        assert goes_on(runtime)
+
+
 def test_garbage_on_the_channel_of_cancels_does_not_stop_cancelling(site: Site) -> None:
     site.hire()
     with site.runtime() as runtime:

@@ -82,6 +82,17 @@ def test_calls_go_on_after_a_failover(
         wait_until(lambda: _answers(runtime), what="a call is answered by way of the new master")
 
 
+def test_calls_go_on_when_a_replica_is_made_master_while_the_old_one_lives(
+    sentinel_url: str, ports: tuple[int, int, int], worker_process: StartWorker
+) -> None:
+    with connected(sentinel_url) as runtime, redis.Redis(port=ports[2]) as sentinel:
+        worker_process(sentinel_url)
+        assert runtime.invoke("TEST.ECHO", "once").unwrap() == "once"
+        sentinel.sentinel_failover(MASTER)
+        wait_until(lambda: sentinel.sentinel_master(MASTER)["port"] == ports[1], what="the replica is master")
+        wait_until(lambda: _answers(runtime), what="a call is answered by way of the new master")
+
+
 def _answers(runtime: Runtime) -> bool:
     try:
         return bool(runtime.invoke("TEST.ECHO", "again", timeout=5).unwrap() == "again")
