@@ -254,9 +254,12 @@ class BlockingRead:
         """Close the connection; nothing may wait any more."""
         self._hang_up()
         self._selector.close()
-        self.__del__()
+        self._close_bell()
 
     def __del__(self) -> None:
+        self._close_bell()
+
+    def _close_bell(self) -> None:
         self._bell.close()
         self._rope.close()
 
