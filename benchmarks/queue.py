@@ -61,7 +61,7 @@ class Size:
 FULL = Size(
     rounds=5, round_trips=300, waiting=2_000, many_waiting=20_000, deep=1_000_000, settling=8.0, idle=20.0
 )
-SHORT = Size(rounds=3, round_trips=100, waiting=1_000, many_waiting=0, deep=50_000, settling=6.0, idle=6.0)
+SHORT = Size(rounds=3, round_trips=100, waiting=500, many_waiting=0, deep=20_000, settling=6.0, idle=6.0)
 
 
 @dataclass
