@@ -1,6 +1,5 @@
 """The resources of one worker process: opened once in it, after any fork, and closed when it ends."""
 
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.runtime import Runtime
 from ditto_tasks.transport.client import CeleryTransport
+from ditto_tasks.transport.process import own_pid
 from ditto_tasks.worker import Worker
 
 __all__ = ["ProcessResources"]
@@ -35,12 +35,12 @@ class ProcessResources:
             StoreUnavailable: a store cannot be opened; other errors of an application's own factories.
         """
         with self._lock:
-            if self._runtime is None or self._pid != os.getpid():
+            if self._runtime is None or self._pid != own_pid():
                 transport = CeleryTransport(self._config, self._app)
                 # The pool's slots bound the calls; a nested call has its caller's and waits for no other.
                 workers = [replace(worker, concurrency=None) for worker in self._workers]
                 self._runtime = Runtime(self._config, workers=workers, transport=transport)
-                self._pid = os.getpid()
+                self._pid = own_pid()
             return self._runtime
 
     def run(self, node: str, input: object, call: Call) -> NodeResult:
@@ -51,5 +51,5 @@ class ProcessResources:
         """Close the runtime if this process opened it: waits for running calls, disposes of resources."""
         with self._lock:
             runtime, self._runtime = self._runtime, None
-            if runtime is not None and self._pid == os.getpid():
+            if runtime is not None and self._pid == own_pid():
                 runtime.close()

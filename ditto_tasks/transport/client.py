@@ -1,6 +1,5 @@
 """The caller's side of the queue: sends calls as Celery tasks and completes futures with their results."""
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.payloads import Payloads
 from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo, Submitted
+from ditto_tasks.transport.process import own_pid
 from ditto_tasks.transport.publisher import Admission, CeleryPublisher, Publisher, StreamPublisher, queue_full
 from ditto_tasks.transport.results import result_status
 from ditto_tasks.transport.slots import SlotBook
@@ -215,15 +215,15 @@ class CeleryTransport:
     def _own_inbox(self) -> Inbox:
         """Return this process's inbox: after a fork the parent's thread and connection are not ours."""
         with self._lock:
-            if self._inbox is None or self._inbox_pid != os.getpid():
+            if self._inbox is None or self._inbox_pid != own_pid():
                 reader = connect(redis_url(self._config))
                 self._inbox = Inbox(self._redis, reader, self._keys, self._payloads)
-                self._inbox_pid = os.getpid()
+                self._inbox_pid = own_pid()
             return self._inbox
 
     def _known_inbox(self) -> Inbox | None:
         """Return this process's inbox if it has one: what was closed is not opened to wait for nothing."""
-        return self._inbox if self._inbox_pid == os.getpid() else None
+        return self._inbox if self._inbox_pid == own_pid() else None
 
 
 def _waiting(connection: Connection, queue: str) -> int:

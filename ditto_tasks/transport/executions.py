@@ -5,7 +5,6 @@ all running calls are read again, so that no cancel is missed.
 """
 
 import logging
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from ditto_tasks.contracts.cancellation import Cancellation, CancelToken
 from ditto_tasks.contracts.json_value import decode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient
 from ditto_tasks.transport.keys import Keys
+from ditto_tasks.transport.process import own_pid
 
 __all__ = ["Executions"]
 
@@ -89,8 +89,8 @@ class Executions:
 
     def _listen_in_this_process(self) -> None:
         """Start the listener; once a process, since threads do not survive a fork."""
-        if self._listener_pid != os.getpid():
-            self._listener_pid = os.getpid()
+        if self._listener_pid != own_pid():
+            self._listener_pid = own_pid()
             threading.Thread(target=self._listen, name="ditto-cancels", daemon=True).start()
 
     def _listen(self) -> None:

@@ -215,13 +215,8 @@ def _runner(task: Any, app: Any, consumer: Any, is_short: Callable[[Mapping[str,
 
     def run(channel: StreamChannel, raw: dict[str, Any]) -> bool:
         headers, properties = raw["headers"], raw["properties"]
-        if raw.get("content-type") != CONTENT_TYPE or consumer.on_task_message or not is_short(headers):
-            return False
-        try:
-            payload = decode_json(raw["body"])
-        except NotJson:
-            return False
-        if not _has_parts(headers, payload):
+        payload = None if consumer.on_task_message or not is_short(headers) else _payload(raw)
+        if payload is None:
             return False
         args, kwargs, embedded = payload
         id, tag, name = headers["id"], properties["delivery_tag"], task.name
@@ -232,18 +227,7 @@ def _runner(task: Any, app: Any, consumer: Any, is_short: Callable[[Mapping[str,
         channel.note_runs(tag)
         total_count[name] += 1
         all_total_count[0] += 1
-        request = {
-            **headers,
-            "properties": properties,
-            "reply_to": properties.get("reply_to"),
-            "correlation_id": properties.get("correlation_id"),
-            "delivery_info": properties["delivery_info"],
-            "hostname": consumer.hostname,
-            "is_eager": False,
-            "args": args,
-            "kwargs": kwargs,
-            **(embedded or {}),
-        }
+        request = _request(raw, consumer.hostname) | {"args": args, "kwargs": kwargs, **embedded}
         value, failure, runtime, _ = task.__trace__(id, args, kwargs, request)
         if failure is None:
             channel.settle(tag)
@@ -255,6 +239,31 @@ def _runner(task: Any, app: Any, consumer: Any, is_short: Callable[[Mapping[str,
         return True
 
     return run
+
+
+def _payload(raw: Mapping[str, Any]) -> Any:
+    """Return the arguments of a call and what comes with them; None: its message is no plain one of ours."""
+    if raw.get("content-type") != CONTENT_TYPE:
+        return None
+    try:
+        payload = decode_json(raw["body"])
+    except NotJson:
+        return None
+    return payload if _has_parts(raw["headers"], payload) else None
+
+
+def _request(raw: Mapping[str, Any], hostname: str) -> dict[str, Any]:
+    """Give what Celery's request tells a task of the message that brought it."""
+    properties = raw["properties"]
+    return {
+        **raw["headers"],
+        "properties": properties,
+        "reply_to": properties.get("reply_to"),
+        "correlation_id": properties.get("correlation_id"),
+        "delivery_info": properties["delivery_info"],
+        "hostname": hostname,
+        "is_eager": False,
+    }
 
 
 def _is_of_a_task(message: Any) -> bool:

@@ -398,10 +398,7 @@ class StreamChannel(kombu_redis.Channel):
                     self.consumer.begin(entry)
                 message = self._read(entry)
                 if message is not None:
-                    runner = _runners.get(message["headers"]["task"])
-                    self._runs_directly = runner is not None and runner(self, message)
-                    if not self._runs_directly:
-                        self.connection._deliver(message, self._queue_of[entry.stream])
+                    self._deliver(message, self._queue_of[entry.stream])
             except NotATask as error:
                 self._give_up(entry, error)
                 self.qos.ack(entry.tag)
@@ -410,6 +407,12 @@ class StreamChannel(kombu_redis.Channel):
                     self.consumer.release(undelivered.tag)
                 raise
         return len(entries)
+
+    def _deliver(self, message: dict[str, Any], queue: str) -> None:
+        runner = _runners.get(message["headers"]["task"])
+        self._runs_directly = runner is not None and runner(self, message)
+        if not self._runs_directly:
+            self.connection._deliver(message, queue)
 
     def _read(self, entry: Entry) -> dict[str, Any] | None:
         """Put a message together; what is none goes to the dead letters, and not round and round."""
