@@ -45,7 +45,8 @@ class ProcessResources:
 
     def run(self, node: str, input: object, call: Call) -> NodeResult:
         """Run a node in this process."""
-        return self.open().execute(node, input, call)
+        runtime = self._runtime if self._pid == own_pid() else None
+        return (runtime or self.open()).execute(node, input, call)
 
     def close(self) -> None:
         """Close the runtime if this process opened it: waits for running calls, disposes of resources."""

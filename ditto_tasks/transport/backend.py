@@ -11,7 +11,7 @@ from typing import Any
 from celery.backends.redis import RedisBackend, SentinelBackend
 from celery.states import READY_STATES, SUCCESS
 
-from ditto_tasks.contracts.json_value import encode_json, strict_json
+from ditto_tasks.contracts.json_value import decode_json, encode_json
 from ditto_tasks.transport.keys import INBOX_MARK, Keys, queue_of
 from ditto_tasks.transport.ledger import Delivery, Ended, Ending, Ledger
 from ditto_tasks.transport.limits import Limit
@@ -19,6 +19,8 @@ from ditto_tasks.transport.streams import end_later, forget_delivery
 from ditto_tasks.transport.tags import split_tag, stream_tag
 
 __all__ = ["NodeResultBackend", "SentinelNodeResultBackend"]
+
+_STORED = b'{"status":"SUCCESS","result":%b,"traceback":null,"children":%b,"date_done":"%b","task_id":%b%b}'
 
 
 class NodeResultBackend(RedisBackend):
@@ -40,22 +42,23 @@ class NodeResultBackend(RedisBackend):
         """Cancel a call, wherever it is."""
         self._ledger.cancel(execution_id, reason)
 
-    def end(self, execution_id: str, result: dict[str, Any], request: Any) -> None:
-        """Store a node's result as `store_result` does, with less around it."""
+    def ending(self, execution_id: str, request: Any) -> Ending:
+        """Make ready the last step of the call that a message has brought."""
+        reply_to = getattr(request, "reply_to", None) or ""
+        tag = stream_tag(request) if self._settles else ""
+        inbox = reply_to if INBOX_MARK in reply_to else ""
+        return self._ledger.ending(execution_id, inbox=inbox, delivery=self._delivery(tag))
+
+    def end(self, ending: Ending, result: bytes, request: Any) -> None:
+        """Store a node's result, written as JSON, as `store_result` does, with less around it."""
         if self._is_extended:
-            self.store_result(execution_id, result, SUCCESS, request=request)
+            self.store_result(request.id, decode_json(result), SUCCESS, request=request)
             return
-        encoded = getattr(request, "ditto_encoded", None) or encode_json(strict_json(result))
-        rest = {
-            "traceback": None,
-            "children": self.current_task_children(request),
-            "date_done": datetime.now(UTC).isoformat(),
-            "task_id": execution_id,
-        }
-        if request.parent_id:
-            rest["parent_id"] = request.parent_id
-        stored = b'{"status":"SUCCESS","result":%b,%b' % (encoded, encode_json(rest)[1:])
-        self._end(execution_id, stored, request)
+        children = encode_json(self.current_task_children(request)) if request.children else b"[]"
+        parent = b',"parent_id":%b' % encode_json(request.parent_id) if request.parent_id else b""
+        done = datetime.now(UTC).isoformat().encode()
+        parts = (result, children, done, encode_json(request.id), parent)
+        self._end(ending, _STORED % parts, request)
 
     def _store_result(
         self,
@@ -70,25 +73,16 @@ class NodeResultBackend(RedisBackend):
             return super()._store_result(task_id, result, state, traceback, request, **kwargs)
         meta = self._get_result_meta(result=result, state=state, traceback=traceback, request=request)
         meta["task_id"] = task_id
-        self._end(task_id, self.encode(meta), request)
+        self._end(self.ending(task_id, request), self.encode(meta), request)
         return result
 
-    def _end(self, task_id: str, stored: bytes, request: Any) -> None:
-        reply_to = getattr(request, "reply_to", None) or ""
-        tag = stream_tag(request) if self._settles else ""
-        ending = self._ledger.ending(
-            task_id,
-            stored,
-            inbox=reply_to if INBOX_MARK in reply_to else "",
-            attempt=getattr(request, "ditto_attempt", None),
-            delivery=self._delivery(tag),
-            dead=getattr(request, "ditto_dead", b""),
-        )
-        if tag and end_later(ending):
+    def _end(self, ending: Ending, stored: bytes, request: Any) -> None:
+        ending.filled(stored, getattr(request, "ditto_attempt", None), getattr(request, "ditto_dead", b""))
+        if ending.tag and end_later(ending):
             return
         ended = self._end_surely(ending)
-        if tag and ended != "known":
-            forget_delivery(tag)  # gone with the result, or another process's by now
+        if ending.tag and ended != "known":
+            forget_delivery(ending.tag)  # gone with the result, or another process's by now
 
     def _end_surely(self, ending: Ending) -> Ended:
         """End a call; again and again while the server is away: the work is done."""
@@ -101,8 +95,8 @@ class NodeResultBackend(RedisBackend):
     def _delivery(self, tag: str) -> Delivery | None:
         if not tag:
             return None
-        _, stream, _ = split_tag(tag)
-        return Delivery(tag, self._group, self._limits.get(queue_of(stream)))
+        limit = self._limits.get(queue_of(split_tag(tag)[1])) if self._limits else None
+        return Delivery(tag, self._group, limit)
 
 
 class SentinelNodeResultBackend(NodeResultBackend, SentinelBackend):

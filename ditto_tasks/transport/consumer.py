@@ -21,7 +21,7 @@ from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.transport import scripts
 from ditto_tasks.transport.connection import REDIS_ERRORS, RedisClient, is_passing
 from ditto_tasks.transport.dead import DeadCall, DeadLetters
-from ditto_tasks.transport.entry import Entry, Fetched, read_entries
+from ditto_tasks.transport.entry import Entry, Fetched, read_entries, read_entry
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGIN, END, ENDED, Begun, Ending
 from ditto_tasks.transport.limits import Limit
@@ -174,7 +174,9 @@ class StreamConsumer:
     def read_reply(self, reply: Any) -> Fetched:
         """Read what the server answered to `read_command`; a limited call must find its slot first."""
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
-        entries = self._entries((stream, *entry) for stream, entries in by_stream for entry in entries)
+        entries = [read_entry(stream, *held) for stream, all_held in by_stream for held in all_held]
+        for entry in entries:
+            self._held.add(entry.tag)
         if not self._limited:
             return Fetched(entries)
         bells = set(self._bells())

@@ -1,17 +1,16 @@
 """Messages as they lie in streams."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ditto_tasks.transport.ledger import Begun
 from ditto_tasks.transport.tags import tag_of
 
-__all__ = ["Entry", "Fetched", "read_entries"]
+__all__ = ["Entry", "Fetched", "read_entries", "read_entry"]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A message as it lies in a stream.
 
     Attributes:
@@ -39,7 +38,7 @@ class Fetched:
         again_in: seconds after which a limit has room again; None: nothing to wait for.
     """
 
-    entries: Sequence[Entry]
+    entries: list[Entry]
     is_more: bool = False
     again_in: float | None = None
 
@@ -47,18 +46,24 @@ class Fetched:
 def read_entries(answer: Iterable[Any], *, is_taken_over: bool = False) -> list[Entry]:
     """Read entries as the server gives them: stream, id, fields, and how their call was begun if it was."""
     return [
-        _entry(stream.decode(), id.decode(), _pairs(fields), begun[0] if begun else None, is_taken_over)
+        read_entry(stream, id, fields, begun[0] if begun else None, is_taken_over=is_taken_over)
         for stream, id, fields, *begun in answer
     ]
 
 
-def _entry(stream: str, id: str, fields: dict[str, bytes], begun: Any, is_taken_over: bool) -> Entry:
-    key = fields["k"].decode(errors="replace") if "k" in fields else ""  # anybody may write into a stream
-    tag = tag_of(id, stream, key)
-    return Entry(stream, id, fields, key, tag, Begun.of(begun) if begun else None, is_taken_over)
+def read_entry(
+    stream: bytes, id: bytes, fields: Any, begun: Any = None, *, is_taken_over: bool = False
+) -> Entry:
+    """Read one entry."""
+    named = _pairs(fields)
+    key = named["k"].decode(errors="replace") if "k" in named else ""  # anybody may write into a stream
+    name, entry = stream.decode(), id.decode()
+    tag = tag_of(entry, name, key)
+    return Entry(name, entry, named, key, tag, Begun.of(begun) if begun else None, is_taken_over)
 
 
 def _pairs(fields: Any) -> dict[str, bytes]:
     if isinstance(fields, dict):
         return {name.decode(errors="replace"): value for name, value in fields.items()}
-    return {fields[index].decode(errors="replace"): fields[index + 1] for index in range(0, len(fields), 2)}
+    parts = iter(fields)
+    return {name.decode(errors="replace"): value for name, value in zip(parts, parts, strict=True)}

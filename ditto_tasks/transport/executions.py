@@ -7,8 +7,7 @@ all running calls are read again, so that no cancel is missed.
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ditto_tasks.contracts.cancellation import Cancellation, CancelToken
 from ditto_tasks.contracts.json_value import decode_json
@@ -43,21 +42,24 @@ class Executions:
         self._left = threading.Condition()
         self._listener_pid = 0
 
-    @contextmanager
-    def track(self, execution_id: str) -> Iterator[CancelToken]:
-        """Give a call its token for as long as it runs."""
+    def track(self, execution_id: str) -> "Tracked":
+        """Give a call its token, within a `with` block around the run."""
+        return Tracked(self, execution_id)
+
+    def _start(self, execution_id: str) -> Cancellation:
         cancellation = Cancellation()
         with self._lock:
             self._running[execution_id] = cancellation
-            reason = self._heard.pop(execution_id, None)
-            self._listen_in_this_process()
+            reason = self._heard.pop(execution_id, None) if self._heard else None
+            if self._listener_pid != own_pid():
+                self._listen_in_this_process()
         if reason is not None:
             cancellation.cancel(reason)
-        try:
-            yield cancellation
-        finally:
-            with self._lock:
-                self._running.pop(execution_id, None)
+        return cancellation
+
+    def _end(self, execution_id: str) -> None:
+        with self._lock:
+            self._running.pop(execution_id, None)
 
     def enter(self, execution_id: str) -> None:
         """Wait until no other delivery of the call is in this process; it is in until `leave`.
@@ -89,9 +91,8 @@ class Executions:
 
     def _listen_in_this_process(self) -> None:
         """Start the listener; once a process, since threads do not survive a fork."""
-        if self._listener_pid != own_pid():
-            self._listener_pid = own_pid()
-            threading.Thread(target=self._listen, name="ditto-cancels", daemon=True).start()
+        self._listener_pid = own_pid()
+        threading.Thread(target=self._listen, name="ditto-cancels", daemon=True).start()
 
     def _listen(self) -> None:
         client = self._connect()
@@ -132,3 +133,17 @@ class Executions:
         for execution_id, reason in zip(running, pipeline.execute(), strict=True):
             if reason is not None:
                 self.cancel(execution_id, reason.decode())
+
+
+class Tracked:
+    """The block in which a call runs."""
+
+    def __init__(self, executions: Executions, execution_id: str) -> None:
+        self._executions = executions
+        self._execution_id = execution_id
+
+    def __enter__(self) -> CancelToken:
+        return self._executions._start(self._execution_id)
+
+    def __exit__(self, *raised: object) -> None:
+        self._executions._end(self._execution_id)

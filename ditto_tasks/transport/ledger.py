@@ -94,36 +94,36 @@ return begun
 """
 )
 
-# KEYS: result, call, waiters, stream, dead letters, input. ARGV: the result, its expiry, the sender's inbox
-# or "", the inboxes' expiry, the attempt that gave the result or "", group, entry or "", tag, key or "",
-# limit or "", what all keys begin with, the call for the dead letters or "", and how many of those are kept.
+# KEYS: result, call, waiters, stream, dead letters, input. ARGV: the result, the attempt that gave it or "",
+# the call for the dead letters or "", and how many of those are kept; the result's expiry, the sender's inbox
+# or "", the inboxes' expiry; group, entry or "", tag, key or "", limit or "", and what all keys begin with.
 # Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1).
 END = (
     LIMIT_FUNCTIONS
     + FINAL_FUNCTION
     + """
-local latest = ARGV[5] ~= '' and redis.call('HGET', KEYS[2], 'attempts')
-if latest and tonumber(latest) > tonumber(ARGV[5]) then return is_final(KEYS[1]) and 0 or -1 end
-if not redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2], 'NX') then
+local latest = ARGV[2] ~= '' and redis.call('HGET', KEYS[2], 'attempts')
+if latest and tonumber(latest) > tonumber(ARGV[2]) then return is_final(KEYS[1]) and 0 or -1 end
+if not redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[5], 'NX') then
   if is_final(KEYS[1]) then return 0 end
-  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[5])
 end
 redis.call('PUBLISH', KEYS[1], ARGV[1])
 local inboxes = redis.call('SMEMBERS', KEYS[3])
-if ARGV[3] ~= '' then inboxes[#inboxes + 1] = ARGV[3] end
+if ARGV[6] ~= '' then inboxes[#inboxes + 1] = ARGV[6] end
 for _, inbox in ipairs(inboxes) do
   redis.call('RPUSH', inbox, ARGV[1])
-  redis.call('EXPIRE', inbox, ARGV[4])
+  redis.call('EXPIRE', inbox, ARGV[7])
 end
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[6])
-if ARGV[12] ~= '' then
-  redis.call('LPUSH', KEYS[5], ARGV[12])
-  redis.call('LTRIM', KEYS[5], 0, ARGV[13] - 1)
+if ARGV[3] ~= '' then
+  redis.call('LPUSH', KEYS[5], ARGV[3])
+  redis.call('LTRIM', KEYS[5], 0, ARGV[4] - 1)
 end
-if ARGV[7] ~= '' then
-  redis.call('XACK', KEYS[4], ARGV[6], ARGV[7])
-  redis.call('XDEL', KEYS[4], ARGV[7])
-  if ARGV[10] ~= '' then free(ARGV[11], cjson.decode(ARGV[10]), ARGV[8], ARGV[9]) end
+if ARGV[9] ~= '' then
+  redis.call('XACK', KEYS[4], ARGV[8], ARGV[9])
+  redis.call('XDEL', KEYS[4], ARGV[9])
+  if ARGV[12] ~= '' then free(ARGV[13], cjson.decode(ARGV[12]), ARGV[10], ARGV[11]) end
 end
 return 1
 """
@@ -193,12 +193,23 @@ class Ending:
     Attributes:
         tag: of the delivery that is removed with it; empty for none.
         keys: as `END` takes them.
-        arguments: likewise.
+        arguments: likewise; the first three are what `filled` puts there.
     """
 
     tag: str
     keys: list[str]
     arguments: list[Any]
+
+    def filled(self, stored: bytes, attempt: int | None = None, dead: bytes = b"") -> "Ending":
+        """Fill in what came of the call, and return this very ending.
+
+        Args:
+            stored: its result as Celery stores it.
+            attempt: the one that gave it; None: it is not asked whether another has begun.
+            dead: the call itself, for the dead letters, when the result says that it was given up.
+        """
+        self.arguments[:3] = stored, "" if attempt is None else attempt, dead
+        return self
 
 
 class Ledger:
@@ -245,33 +256,23 @@ class Ledger:
                 raise
             raise ConnectionError(f"the server takes no results now: {error}") from None
 
-    def ending(
-        self,
-        execution_id: str,
-        stored: bytes,
-        *,
-        inbox: str = "",
-        attempt: int | None = None,
-        delivery: Delivery | None = None,
-        dead: bytes = b"",
-    ) -> Ending:
-        """Make the last step of a call, to be taken by `end`, or by who fetches calls with the next fetch.
+    def ending(self, execution_id: str, *, inbox: str = "", delivery: Delivery | None = None) -> Ending:
+        """Make the last step of a call, to be filled in when its result is known.
 
-        Args:
-            dead: the call itself, for the dead letters, when the result says that it was given up.
+        It is taken by `end` then, or by who fetches calls with the next fetch.
         """
-        keys = self._keys
-        entry, stream, key = split_tag(delivery.tag) if delivery else ("", keys.call(execution_id), "")
-        limit = delivery.limit if delivery else None
-        names = [keys.result(execution_id), keys.call(execution_id), keys.waiters(execution_id), stream]
-        arguments: list[Any] = [stored, self._expires, inbox, INBOX_EXPIRY]
-        arguments += ["" if attempt is None else attempt, delivery.group if delivery else "", entry]
-        arguments += [delivery.tag if delivery else "", key, limit.encode() if limit else "", keys.prefix]
-        return Ending(
-            delivery.tag if delivery else "",
-            [*names, keys.dead, keys.input(execution_id)],
-            [*arguments, dead, DEAD_KEPT],
-        )
+        keys, call = self._keys, self._keys.call(execution_id)
+        if delivery is None:
+            tag, stream, of_delivery = "", call, ["", "", "", "", ""]
+        else:
+            tag = delivery.tag
+            entry, stream, key = split_tag(tag)
+            limit = delivery.limit.encode() if delivery.limit else ""
+            of_delivery = [delivery.group, entry, tag, key, limit]
+        names = [keys.result(execution_id), call, keys.waiters(execution_id), stream, keys.dead]
+        unknown = ["", "", ""]
+        fixed = [DEAD_KEPT, self._expires, inbox, INBOX_EXPIRY, *of_delivery, keys.prefix]
+        return Ending(tag, [*names, keys.input(execution_id)], [*unknown, *fixed])
 
     def close(self) -> None:
         """Close the connections that the ledger made; the client stays open."""

@@ -6,7 +6,7 @@ back.
 """
 
 import builtins
-import selectors
+import select
 import socket
 import time
 from collections.abc import Sequence
@@ -23,9 +23,7 @@ try:
 except ImportError:  # it is optional
     pack_command = None  # type: ignore[assignment]
 
-__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "is_readable", "packed", "read_answer"]
-
-_Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # epoll's would be shared with forks
+__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "read_answer", "readable", "write"]
 
 
 class Line:
@@ -70,12 +68,9 @@ class Line:
         """
         connection = self._take()
         try:
-            _send(connection, commands)
-        except (ConnectionError, OSError):
-            connection.disconnect()  # which tells `receive`
-        except BaseException:
-            connection.disconnect()
-            raise
+            write(connection, commands)
+        except (ConnectionError, OSError):  # `receive` finds the connection closed
+            pass
         return connection
 
     def receive(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -95,7 +90,7 @@ class Line:
             raise
         except (ConnectionError, OSError):
             connection.disconnect()
-            _send(connection, commands)
+            write(connection, commands)
             return _received(connection, commands)
 
     def close(self) -> None:
@@ -119,10 +114,22 @@ class Line:
             self.close()
 
 
-def _send(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
-    if connection._sock is None:
-        connection.connect()  # only this asks a sentinel where to
-    connection.send_packed_command(packed(connection, commands))
+def write(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
+    """Send commands over a connection, which is closed if it does not take them.
+
+    Raises:
+        redis.RedisError, OSError: it does not.
+    """
+    try:
+        if connection._sock is None:
+            connection.connect()  # only this asks a sentinel where to
+        connection._sock.sendall(_packed(connection, commands))
+    except builtins.TimeoutError as error:
+        connection.disconnect()
+        raise TimeoutError("the server takes nothing in") from error
+    except BaseException:  # perhaps in the middle of a command
+        connection.disconnect()
+        raise
 
 
 def _received(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -131,18 +138,22 @@ def _received(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     return [read_answer(connection) for _ in commands]
 
 
-def packed(connection: Any, commands: Sequence[Sequence[Any]]) -> Any:
+def _packed(connection: Any, commands: Sequence[Sequence[Any]]) -> bytes:
     """Write commands as they are sent; hiredis alone does so in half the time of redis-py around it."""
     if pack_command is None:
-        return connection.pack_commands(commands)
-    return [b"".join([pack_command(tuple(command)) for command in commands])]
+        return b"".join(connection.pack_commands(commands))
+    return b"".join([pack_command(tuple(command)) for command in commands])
 
 
-def is_readable(connection: Any, seconds: float) -> bool:
-    """Wait until something comes over a connection, or it is closed; False when nothing does in this time."""
-    with _Selector() as selector:
-        selector.register(connection._sock, selectors.EVENT_READ)
-        return bool(selector.select(seconds))
+def readable(sockets: Sequence[socket.socket], seconds: float) -> Sequence[socket.socket]:
+    """Wait until something comes over one of these, or it is closed; returns those it came over, if any."""
+    if not hasattr(select, "poll"):
+        return select.select(sockets, (), (), seconds)[0]
+    poll = select.poll()  # of its own: epoll would be shared with forks
+    for one in sockets:
+        poll.register(one, select.POLLIN)
+    ready = [number for number, _ in poll.poll(seconds * 1000)]
+    return [one for one in sockets if one.fileno() in ready]
 
 
 def read_answer(connection: Any) -> Any:
@@ -226,12 +237,9 @@ class BlockingRead:
         self._connection: Any = pool.connection_class(**pool.connection_kwargs)
         self._command = command
         self._lasts = lasts
-        self._waits_on: Any = None  # the connection's socket, as the selector knows it
         self._is_asked = False
         self._lost_at = 0.0  # unless it has answered by then
-        self._selector = _Selector()
         self._rope.setblocking(False)
-        self._bell_key = self._selector.register(self._bell, selectors.EVENT_READ)
 
     def answer(self, seconds: float) -> Any:
         """Wait for the answer; returns None if the time is up or `wake` was called before it came.
@@ -253,7 +261,6 @@ class BlockingRead:
     def close(self) -> None:
         """Close the connection; nothing may wait any more."""
         self._hang_up()
-        self._selector.close()
         self._close_bell()
 
     def __del__(self) -> None:
@@ -267,12 +274,12 @@ class BlockingRead:
         if not self._is_asked:
             self._ask()
         left = self._lost_at - time.monotonic()
-        ready = [key for key, _ in self._selector.select(min(seconds, left))]
+        ready = readable((self._bell, self._connection._sock), max(0.0, min(seconds, left)))
         if not ready and time.monotonic() >= self._lost_at:
             raise TimeoutError("the server has not answered a blocking read")
-        if self._bell_key in ready:
+        if self._bell in ready:
             self._bell.recv(4096)
-        if all(key is self._bell_key for key in ready):
+        if self._connection._sock not in ready:
             return None
         answer = read_answer(self._connection)
         self._is_asked = False
@@ -281,17 +288,9 @@ class BlockingRead:
         return answer
 
     def _ask(self) -> None:
-        if not self._connection._sock:
-            self._connection.connect()
-            self._waits_on = self._connection._sock
-            self._selector.register(self._waits_on, selectors.EVENT_READ)
-        self._connection.send_packed_command(packed(self._connection, [self._command]))
+        write(self._connection, [self._command])
         self._is_asked, self._lost_at = True, time.monotonic() + self._lasts
 
     def _hang_up(self) -> None:
-        self._connection.disconnect()  # it may have done so itself
-        if self._waits_on is not None:
-            with suppress(KeyError):  # it was being connected
-                self._selector.unregister(self._waits_on)
-            self._waits_on = None
+        self._connection.disconnect()
         self._is_asked = False

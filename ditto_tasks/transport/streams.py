@@ -31,7 +31,7 @@ from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.line import is_readable, packed, read_answer
+from ditto_tasks.transport.line import read_answer, readable, write
 from ditto_tasks.transport.process import own_pid
 
 __all__ = [
@@ -320,7 +320,7 @@ class StreamChannel(kombu_redis.Channel):
         self._in_poll = connection
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
-        connection.send_packed_command(packed(connection, [command]))
+        write(connection, [command])
         if self._has_backlog:  # said by another thread, which found no read to end
             self._interrupt_read()
         self.consumer.look_at_ends()
@@ -337,7 +337,7 @@ class StreamChannel(kombu_redis.Channel):
     def _go_on_reading(self, ends: float) -> None:
         """Read on until then, with calls that run here: a turn of the event loop takes as long as one."""
         while self._in_poll and time.monotonic() < ends:
-            if not is_readable(self.client.connection, _PAUSE):
+            if not readable([self.client.connection._sock], _PAUSE):
                 return
             with suppress(Empty):
                 self._read_message()
@@ -362,13 +362,14 @@ class StreamChannel(kombu_redis.Channel):
                 raise ConnectionError(f"the server cannot give messages now: {reply}")
             self.consumer.make_groups()  # the server lost its data
             reply = None
-        fetched = self.consumer.read_reply(reply)
-        self.consumer.expects_more = False
+        consumer = self.consumer
+        fetched = consumer.read_reply(reply)
+        consumer.expects_more = False
         if fetched.is_more or (fetched.entries and time.monotonic() - self._read_sent_at < _WAITED):
             self._has_backlog = True
-        entries = list(fetched.entries)
+        entries = fetched.entries
         for _ in range(self._excess(entries)):
-            self.consumer.release(entries.pop().tag)
+            consumer.release(entries.pop().tag)
         if not entries:
             raise Empty
         delivered = self._deliver_all(entries, begins=True)
@@ -386,16 +387,16 @@ class StreamChannel(kombu_redis.Channel):
         """
         if self._closing:
             return len(entries)
-        return min(
-            len(entries), max(0, self.consumer.held - int(self.qos.prefetch_count or self.consumer.held))
-        )
+        held = self.consumer.held
+        return min(len(entries), max(0, held - int(self.qos.prefetch_count or held)))
 
     def _deliver_all(self, entries: Sequence[Entry], *, begins: bool = False) -> int:
         """Hand messages to the worker; those of a blocking read are begun on the way."""
+        consumer = self.consumer
         for index, entry in enumerate(entries):
             try:
                 if begins:
-                    self.consumer.begin(entry)
+                    consumer.begin(entry)
                 message = self._read(entry)
                 if message is not None:
                     self._deliver(message, self._queue_of[entry.stream])
@@ -404,7 +405,7 @@ class StreamChannel(kombu_redis.Channel):
                 self.qos.ack(entry.tag)
             except Exception:
                 for undelivered in entries[index:]:
-                    self.consumer.release(undelivered.tag)
+                    consumer.release(undelivered.tag)
                 raise
         return len(entries)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Task
 from celery.exceptions import Ignore, Reject
@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from ditto_tasks.contracts.call import Call
 from ditto_tasks.contracts.catalog import NODE_SPECS
-from ditto_tasks.contracts.json_value import encode_json
-from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.contracts.json_value import decode_json, encode_json
+from ditto_tasks.contracts.node import NodeResult, NodeStatus
 from ditto_tasks.transport.connection import REDIS_ERRORS
 from ditto_tasks.transport.dead import DeadCall, encode_dead
 from ditto_tasks.transport.executions import Executions
@@ -62,6 +62,13 @@ class TaskServices:
     owner: str = ""
 
 
+class Done(NamedTuple):
+    """What came of one execution: the NodeResult as JSON, and its status."""
+
+    result: bytes
+    status: NodeStatus
+
+
 class NodeTask(Task):
     """Runs one node: the task's name is the node's, its id the execution id, its value the NodeResult."""
 
@@ -88,14 +95,21 @@ class NodeTask(Task):
         self._trace = short_tracer(self, tracer)
 
     def run(self, input: Any = None) -> dict[str, Any]:
-        """Run the node for the message at hand.
+        """Run the node for the message at hand; as `execute`."""
+        result: dict[str, Any] = decode_json(self.execute(self.request, input).result)
+        return result
+
+    def execute(self, request: Any, input: Any = None) -> "Done":
+        """Run the node.
+
+        Args:
+            request: Celery's context of the message that asks for it.
 
         Raises:
             celery.exceptions.Ignore: the call has its result already; this delivery leaves it as it is.
             celery.exceptions.Reject: the result backend is away; the message goes back into its queue.
         """
         started = time.monotonic()
-        request = self.request
         execution_id: str = request.id
         if self._services.owner:
             self._services.executions.enter(execution_id)
@@ -112,7 +126,7 @@ class NodeTask(Task):
                 result = NodeResult.failure(execution_id, self.name, "PAYLOAD_EXPIRED", message)
         milliseconds = (time.monotonic() - started) * 1000
         logger.info("%s %s %s %.1f ms", execution_id, self.name, result.status, milliseconds)
-        return self._fitting(result, request)
+        return Done(self._fitting(result), result.status)
 
     def cancel_call(self, execution_id: str, reason: str) -> None:
         """Cancel a call that this worker holds, in whichever of its processes it runs."""
@@ -151,7 +165,7 @@ class NodeTask(Task):
 
     def _whole(self, request: Any, input: Any) -> Any:
         """Return the input, from where it is kept if it was too large for the message."""
-        if PAYLOAD_HEADER in (request.headers or {}):
+        if hasattr(request, PAYLOAD_HEADER):
             return self._services.payloads.input(request.id)
         return input
 
@@ -178,33 +192,34 @@ class NodeTask(Task):
         except ValidationError:
             return True  # it is refused again
 
-    def _fitting(self, result: NodeResult, request: Any) -> dict[str, Any]:
-        """Give what is stored: the result, or one whose output is kept apart or refused, being too large."""
-        wire = result.to_wire()
-        encoded = encode_json(wire)
+    def _fitting(self, result: NodeResult) -> bytes:
+        """Write what is stored: the result, or one whose output is kept apart or refused, being too large."""
+        encoded = result.to_json()
         size, limit = len(encoded), self._services.max_body_bytes
         if size <= limit:
-            request.ditto_encoded = encoded
-            return wire
+            return encoded
         if self._services.keeps_large_payloads:
+            wire = result.to_wire()
             reference = self._services.payloads.keep_output(result.execution_id, wire.pop("output"))
-            return wire | {OUTPUT_REFERENCE: reference}
+            return encode_json(wire | {OUTPUT_REFERENCE: reference})
         return NodeResult.failure(
             result.execution_id,
             result.node,
             "PAYLOAD_TOO_LARGE",
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
             "raise transport.maxBodyBytes, or set transport.largePayloads to reference",
-        ).to_wire()
+        ).to_json()
 
 
 def _deadline(request: Any) -> float | None:
     """Translate the caller's deadline to this process's monotonic clock."""
-    header = (request.headers or {}).get(DEADLINE_HEADER)
+    header, expires = getattr(request, DEADLINE_HEADER, None), request.expires
+    if header is None and expires is None:
+        return None
     ends = [float(header)] if header is not None else []
-    if request.expires is not None:  # Celery's own
-        ends.append(maybe_iso8601(request.expires).timestamp())
-    return time.monotonic() + (min(ends) - time.time()) if ends else None
+    if expires is not None:  # Celery's own
+        ends.append(maybe_iso8601(expires).timestamp())
+    return time.monotonic() + (min(ends) - time.time())
 
 
 def _is_gone(holder: str, owner: str) -> bool:

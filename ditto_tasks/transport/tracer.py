@@ -6,6 +6,7 @@ node rarely has any; when it has, Celery's tracer takes it.
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -26,6 +27,27 @@ Tracer = Callable[..., Any]
 _KNOWN = frozenset(vars(Context)) | {"lang", "task", "argsrepr", "kwargsrepr", "compression"}
 
 
+class NodeContext(Context):
+    """What Celery's context of a task is, made with less looking around.
+
+    Args:
+        request: what the message said; not changed.
+        args: of the task.
+        kwargs: likewise.
+    """
+
+    def __init__(self, request: dict[str, Any], args: Any, kwargs: Any) -> None:
+        vars(self).update(request, args=args, kwargs=kwargs, called_directly=False)
+        limits = request.get("timelimit")
+        if limits:
+            self.time_limit, self.soft_time_limit = limits
+
+    @cached_property
+    def headers(self) -> dict[str, Any]:
+        """The headers that are none of Celery's."""
+        return {name: value for name, value in vars(self).items() if name not in _KNOWN}
+
+
 def short_tracer(task: Any, celerys_tracer: Tracer) -> Tracer:
     """Make the tracer of a node's task out of the one that Celery built for it.
 
@@ -38,21 +60,21 @@ def short_tracer(task: Any, celerys_tracer: Tracer) -> Tracer:
         if _is_listened_to() or _is_long(request):
             return celerys_tracer(uuid, args, kwargs, request)
         started = time.monotonic()
-        headers = {name: request[name] for name in request.keys() - _KNOWN}
-        context = Context(request, args=args, kwargs=kwargs, called_directly=False, headers=headers)
+        context = NodeContext(request, args, kwargs)
         _task_stack.push(task)
         task.request_stack.push(context)
         try:
-            result = task.run(*args, **kwargs)
-            task.backend.end(uuid, result, context)
+            ending = task.backend.ending(uuid, context)  # while the call is being begun
+            done = task.execute(context, *args, **kwargs)
+            task.backend.end(ending, done.result, context)
         except Exception as error:
             return _raised(task, context, error)
         finally:
             _task_stack.pop()
             task.request_stack.pop()
         runtime = time.monotonic() - started
-        _tell_success(task, context, result["status"], runtime)
-        return celerys.trace_ok_t(result, None, runtime, result["status"])
+        _tell_success(task, context, done.status, runtime)
+        return celerys.trace_ok_t(None, None, runtime, done.status)
 
     return trace
 

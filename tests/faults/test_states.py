@@ -417,7 +417,7 @@ class CallStates(RuleBasedStateMachine):
         )
         delivery = Delivery(run.tag, KEYS.prefix)
         ended = self.ledger.end(
-            self.ledger.ending(run.id, result, attempt=run.attempt, delivery=delivery if settles else None)
+            self.ledger.ending(run.id, delivery=delivery if settles else None).filled(result, run.attempt)
         )
         if known.result is not None:
             assert ended == "known"
@@ -479,7 +479,7 @@ def test_a_call_that_comes_back_while_its_first_attempt_runs_is_not_settled_by_t
 
     first.consumer.look()
     assert first.consumer.take_overdue(1) == []
-    ending = machine.ledger.ending("call-0", b"late", attempt=1, delivery=None)
+    ending = machine.ledger.ending("call-0").filled(b"late", 1)
     assert machine.ledger.end(ending) == "overtaken"
     first.consumer.settle(entry.tag)
     first.consumer.look()
