@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Generator
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any
 
 from ditto_tasks.contracts.errors import InvocationTimeout
 from ditto_tasks.contracts.node import NodeResult
+from ditto_tasks.transport.pending import Pending
 from ditto_tasks.transport.port import CallState, Transport
 
 __all__ = ["Invocation"]
@@ -27,35 +27,34 @@ class Invocation:
         self,
         id: str,
         node: str,
-        future: "Future[NodeResult]",
+        pending: Pending,
         *,
         transport: Transport | None,
         timeout: float,
     ) -> None:
         self.id = id
         self.node = node
-        self._future = future
+        self._pending = pending
         self._transport = transport
         self._timeout = timeout
 
     @classmethod
     def ended(cls, result: NodeResult) -> "Invocation":
         """Make the handle of a call that never needed a queue: its result is there."""
-        future: Future[NodeResult] = Future()
-        future.set_result(result)
-        return cls(result.execution_id, result.node, future, transport=None, timeout=0.0)
+        pending = Pending()
+        pending.end(result)
+        return cls(result.execution_id, result.node, pending, transport=None, timeout=0.0)
 
     @property
     def future(self) -> "Future[NodeResult]":
         """The future of the result: for callbacks, and for waiting for several calls at once."""
-        if self._transport is not None and not self._future.done():
+        if self._transport is not None and not self._pending.done():
             self._transport.listen()
-        return self._future
+        return self._pending.future()
 
     def end(self, error: Exception) -> None:
         """Have whoever waits for the result get this error; without effect once the result is there."""
-        with suppress(InvalidStateError):
-            self._future.set_exception(error)
+        self._pending.end(error)
 
     def result(self, timeout: float | None = None) -> NodeResult:
         """Wait for the result; may be called again, also after a timeout.
@@ -71,9 +70,9 @@ class Invocation:
         limit = self._timeout if timeout is None else timeout
         ends = time.monotonic() + limit
         if self._transport is not None:
-            self._transport.wait(self._future, limit)
+            self._transport.wait(self._pending, limit)
         try:
-            return self._named(self._future.result(max(0.0, ends - time.monotonic())))
+            return self._named(self._pending.result(max(0.0, ends - time.monotonic())))
         except TimeoutError:
             raise self._timed_out(limit) from None
 
@@ -99,13 +98,13 @@ class Invocation:
             BrokerUnavailable: the result backend does not answer.
         """
         if self._transport is None:
-            return self._future.result(0).status
+            return self._pending.result(0).status
         return self._transport.state(self.id)
 
     def forget(self) -> None:
         """Wait for the result no longer; the call goes on."""
         if self._transport is not None:
-            self._transport.forget(self.id, self._future)
+            self._transport.forget(self.id, self._pending)
 
     async def _wait(self) -> NodeResult:
         import asyncio

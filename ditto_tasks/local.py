@@ -138,7 +138,10 @@ class LocalWorkers:
     def find(self, node: str) -> Replica | None:
         """Return a replica that implements the node, exposed or not, busy or not; None when there is none."""
         with self._changed:
-            return next((slot.replica for slot in self._slots if node in slot.replica.worker.nodes), None)
+            for slot in self._slots:
+                if node in slot.replica.worker.nodes:
+                    return slot.replica
+        return None
 
     @contextmanager
     def claim(self, node: str, worker_id: str | None = None) -> Iterator[Replica | None]:

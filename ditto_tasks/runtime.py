@@ -78,6 +78,19 @@ def _is_key(key: object) -> bool:
 _PLAIN = _Options()
 
 
+def _options(
+    priority: Priority, idempotency_key: str | None = None, concurrency_key: str | None = None
+) -> _Options:
+    """Check and hold what a caller says; most say nothing.
+
+    Raises:
+        InvalidDefinition: the priority or a key is none.
+    """
+    if priority == "normal" and idempotency_key is None and concurrency_key is None:
+        return _PLAIN
+    return _Options(priority, idempotency_key, concurrency_key)
+
+
 class Runtime:
     """Calls nodes: by a worker of this process that serves them and has room, else over the queue.
 
@@ -189,7 +202,7 @@ class Runtime:
             RuntimeClosed: the runtime is closed.
         """
         with self._gate:
-            options = _Options(priority, idempotency_key, concurrency_key)
+            options = _options(priority, idempotency_key, concurrency_key)
             token = cancel or NEVER_CANCELLED
             return self._invoke(node, input, self._deadline(timeout), token, options, worker_id)
 
@@ -210,7 +223,7 @@ class Runtime:
         given_up = Cancellation()
         with either(cancel or NEVER_CANCELLED, given_up) as token:
             try:
-                options = _Options(priority, idempotency_key, concurrency_key)
+                options = _options(priority, idempotency_key, concurrency_key)
                 deadline = self._deadline(timeout)
                 if idempotency_key is None and self._local.serves(node):
                     return await asyncio.to_thread(self._invoke_open, node, input, deadline, token, options)
@@ -244,7 +257,7 @@ class Runtime:
             BrokerUnavailable, QueueFull, PayloadTooLarge, InvalidPayload: it could not be sent.
             RuntimeClosed: the runtime is closed.
         """
-        options = _Options(priority, idempotency_key, concurrency_key)
+        options = _options(priority, idempotency_key, concurrency_key)
         return self._submit_all(node, [input], timeout, options)[0]
 
     def map(
@@ -264,7 +277,7 @@ class Runtime:
             As `submit`, and while iterating InvocationTimeout, when the next result does not come in time.
         """
         deadline = self._deadline(timeout)
-        options = _Options(priority, None, concurrency_key)
+        options = _options(priority, None, concurrency_key)
         invocations = self._submit_all(node, list(inputs), timeout, options)
         return (invocation.result(max(0.0, deadline - time.monotonic())) for invocation in invocations)
 
@@ -424,7 +437,7 @@ class Runtime:
         ]
 
     def _handle(self, node: str, sent: Submitted, transport: Transport, timeout: float) -> Invocation:
-        return Invocation(sent.execution_id, node, sent.future, transport=transport, timeout=timeout)
+        return Invocation(sent.execution_id, node, sent.pending, transport=transport, timeout=timeout)
 
     def _queue_for(self, what: str) -> Transport:
         if self._transport is None:
@@ -503,7 +516,7 @@ class _BoundRuntime:
         """Queue one call, which outlives this one; as `Runtime.submit`, also while the runtime closes."""
         self._call.check()
         transport = self._runtime._queue_for(node)
-        options = _Options(idempotency_key=idempotency_key)
+        options = _options("normal", idempotency_key)
         return self._runtime._send(node, [input], None, transport, options)[0]
 
     def workers(self) -> list[WorkerInfo]:

@@ -90,7 +90,7 @@ class Contract(Model):
         """Give the wire form: plain JSON, absent fields left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
-    def to_json(self) -> bytes:
+    def to_wire_bytes(self) -> bytes:
         """Write the wire form as compact UTF-8 JSON."""
         return self.__pydantic_serializer__.to_json(self, by_alias=True, exclude_unset=True)
 

@@ -1,9 +1,8 @@
-"""The caller's side of the queue: sends calls as Celery tasks and completes futures with their results."""
+"""The caller's side of the queue: sends calls as Celery tasks and receives their results."""
 
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 
 from celery import Celery
@@ -12,7 +11,6 @@ from kombu import Connection
 from ditto_tasks.config import DittoConfig
 from ditto_tasks.contracts.errors import PayloadTooLarge
 from ditto_tasks.contracts.json_value import encode_json
-from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
 from ditto_tasks.transport.app import create_app, node_queue, redis_url, uses_streams
 from ditto_tasks.transport.connection import broker_errors, connect
@@ -23,6 +21,7 @@ from ditto_tasks.transport.inbox import Inbox
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.ledger import Ledger
 from ditto_tasks.transport.payloads import Payloads
+from ditto_tasks.transport.pending import Pending
 from ditto_tasks.transport.port import CallState, OutgoingCall, QueueInfo, Submitted
 from ditto_tasks.transport.process import own_pid
 from ditto_tasks.transport.publisher import Admission, CeleryPublisher, Publisher, StreamPublisher, queue_full
@@ -70,17 +69,17 @@ class CeleryTransport:
     def submit(self, calls: Sequence[OutgoingCall]) -> list[Submitted]:
         calls = [self._fitting(call) for call in calls]
         inbox = self._own_inbox()
-        futures = [inbox.expect(call.execution_id) for call in calls]
+        expected = [inbox.expect(call.execution_id) for call in calls]
         try:
             with broker_errors("sending the call"):
                 ids = self._publisher.publish(self._with_queues(calls), inbox.key)
         except BaseException:
-            for call, future in zip(calls, futures, strict=True):
-                inbox.forget(call.execution_id, future)
+            for call, pending in zip(calls, expected, strict=True):
+                inbox.forget(call.execution_id, pending)
             raise
         return [
-            Submitted(id, future if id == call.execution_id else self._watch_instead(call, future, id))
-            for call, future, id in zip(calls, futures, ids, strict=True)
+            Submitted(id, pending if id == call.execution_id else self._watch_instead(call, pending, id))
+            for call, pending, id in zip(calls, expected, ids, strict=True)
         ]
 
     def post(self, calls: Sequence[OutgoingCall]) -> list[str]:
@@ -93,9 +92,9 @@ class CeleryTransport:
         with broker_errors("sending the call"):
             return self._publisher.publish(self._with_queues(calls), _NOBODY)
 
-    def watch(self, execution_id: str) -> Future[NodeResult]:
+    def watch(self, execution_id: str) -> Pending:
         inbox = self._own_inbox()
-        future = inbox.expect(execution_id)
+        pending = inbox.expect(execution_id)
         waiters = self._keys.waiters(execution_id)
         with broker_errors("asking for the result"):
             pipeline = self._redis.pipeline()
@@ -107,19 +106,19 @@ class CeleryTransport:
                 self._redis.delete(waiters)  # nobody is going to wake them
         if stored is not None:
             inbox.deliver(stored)
-        return future
+        return pending
 
-    def wait(self, future: Future[NodeResult], seconds: float) -> None:
+    def wait(self, pending: Pending, seconds: float) -> None:
         if (inbox := self._known_inbox()) is not None:
-            inbox.wait(future, seconds)
+            inbox.wait(pending, seconds)
 
     def listen(self) -> None:
         if (inbox := self._known_inbox()) is not None:
             inbox.listen()
 
-    def forget(self, execution_id: str, future: Future[NodeResult]) -> None:
+    def forget(self, execution_id: str, pending: Pending) -> None:
         if (inbox := self._known_inbox()) is not None:
-            inbox.forget(execution_id, future)
+            inbox.forget(execution_id, pending)
 
     def cancel(self, execution_id: str, reason: str) -> None:
         with broker_errors("cancelling the call"):
@@ -171,9 +170,9 @@ class CeleryTransport:
             queue = self._queues[node] = node_queue(self._config, node)
         return queue
 
-    def _watch_instead(self, call: OutgoingCall, future: Future[NodeResult], id: str) -> Future[NodeResult]:
+    def _watch_instead(self, call: OutgoingCall, pending: Pending, id: str) -> Pending:
         """Wait for the execution that the call's idempotency key stands for."""
-        self.forget(call.execution_id, future)
+        self.forget(call.execution_id, pending)
         return self.watch(id)
 
     def _fitting(self, call: OutgoingCall) -> OutgoingCall:
@@ -189,7 +188,7 @@ class CeleryTransport:
             )
         with broker_errors("keeping the input"):
             self._payloads.keep_input(call.execution_id, call.input)
-        return replace(call, input=None, is_kept_apart=True)
+        return call._replace(input=None, is_kept_apart=True)
 
     def _make_publisher(self) -> Publisher:
         transport = self._config.transport

@@ -1,7 +1,5 @@
 """Connections to Redis by URL, with waits that end."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -98,16 +96,23 @@ def _connect_to_master(url: str, options: dict[str, Any]) -> RedisClient:
     return sentinel.master_for(sentinel_master(url), **options)
 
 
-@contextmanager
-def broker_errors(doing: str) -> Iterator[None]:
+def broker_errors(doing: str) -> "_BrokerErrors":
     """Turn what broker and result backend clients raise into BrokerUnavailable; says what was being done.
 
     Their own messages may hold addresses, so only the kind of error is repeated.
     """
-    try:
-        yield
-    except (*REDIS_ERRORS, OperationalError) as error:
-        raise BrokerUnavailable(
-            f"{doing} failed ({type(error).__name__}): "
-            "see that the server of DITTO_BROKER_URL (or DITTO_RESULT_URL) runs and can be reached"
-        ) from error
+    return _BrokerErrors(doing)
+
+
+class _BrokerErrors:
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, (*REDIS_ERRORS, OperationalError)):
+            raise BrokerUnavailable(
+                f"{self._doing} failed ({type(error).__name__}): "
+                "see that the server of DITTO_BROKER_URL (or DITTO_RESULT_URL) runs and can be reached"
+            ) from error

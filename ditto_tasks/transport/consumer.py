@@ -25,7 +25,7 @@ from ditto_tasks.transport.entry import Entry, Fetched, read_entries, read_entry
 from ditto_tasks.transport.keys import PRIORITIES, Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGIN, END, ENDED, Begun, Ending
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.line import Line, LineScript, SentScript
+from ditto_tasks.transport.line import Line, LineScript, Pipe, SentScript
 from ditto_tasks.transport.tags import split_tag, tag_of
 
 __all__ = ["StreamConsumer"]
@@ -40,6 +40,7 @@ _LIST_SUFFIXES = ("", *(f"{_LIST_SEPARATOR}{priority}" for priority in (3, 6, 9)
 _STRAYS_INTERVAL = 30.0  # seconds between two looks for messages whose delivery was lost
 _STRAY_AFTER = 15_000  # milliseconds since it was taken until a message that never arrived counts as that
 _STRAYS_AT_ONCE = 1000  # messages one look gives back at most, a stream
+_ENDS_AT_ONCE = 16  # ends that are sent, at most, until it is looked what came of them
 _SUSPECT_FROM = 2  # deliveries; with that many processes a call has died
 _COUNTED_EVERY = 3  # leases between two counts of those who hold messages
 _RELEASED = "released"  # the owner of what was given back: always counted as dead
@@ -77,6 +78,7 @@ class StreamConsumer:
         self._streams: list[str] = []
         self._limited: dict[str, Limit] = {}
         self._closed: set[str] = set()
+        self._unlimited_read: list[Any] | None = None  # the command that waits for a message; kept
         self._lists: list[str] = []
         self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
@@ -86,7 +88,7 @@ class StreamConsumer:
         self._suspect_at = 0.0  # when that was
         self._unsettled: list[str] = []
         self._endings: list[Ending] = []
-        self._sent_endings: list[tuple[Ending, SentScript]] = []
+        self._sent_endings: list[Ending] = []  # whose answers the pipe has
         self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
         self._looked_at = float("inf")  # not yet
@@ -97,6 +99,7 @@ class StreamConsumer:
         self._line = line = Line(client)
         self._fetch = LineScript(line, client, scripts.FETCH)
         self._end = LineScript(line, client, END)
+        self._ends = Pipe(client)
         self._begin = LineScript(line, client, BEGIN)
         self._hold = client.register_script(scripts.HOLD)
         self._settle = LineScript(line, client, scripts.SETTLE)
@@ -114,6 +117,7 @@ class StreamConsumer:
     def read(self, queues: Sequence[str]) -> None:
         """Read these queues from now on: make their streams' groups, announce them, and hold a lease."""
         self._streams = [stream_name(queue, priority) for priority in PRIORITIES for queue in queues]
+        self._unlimited_read = None
         self._lists = [f"{queue}{suffix}" for queue in queues for suffix in _LIST_SUFFIXES]
         limited = [queue for queue in queues if queue in self._limits]
         self._limited = {stream: self._limits[queue] for queue in limited for stream in streams_of(queue)}
@@ -159,8 +163,11 @@ class StreamConsumer:
     def read_command(self, block: float) -> list[Any]:
         """Give the command that waits up to `block` seconds for one message of any stream.
 
-        Streams whose limit has no room are left out; their bell tells when it has.
+        Streams whose limit has no room are left out; their bell tells when it has. The same command is the
+        same list.
         """
+        if self._unlimited_read is not None:
+            return self._unlimited_read
         streams = [
             stream
             for stream in self._streams
@@ -168,8 +175,10 @@ class StreamConsumer:
         ]
         streams += self._bells()
         arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
-        arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams]
-        return arguments + [">"] * len(streams)
+        arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams, *[">"] * len(streams)]
+        if not self._limited:
+            self._unlimited_read = arguments
+        return arguments
 
     def read_reply(self, reply: Any) -> Fetched:
         """Read what the server answered to `read_command`; a limited call must find its slot first."""
@@ -199,6 +208,8 @@ class StreamConsumer:
         step = self._new_step() + entry.id
         sent = self._begin.send(keys, [self._begins, "", "", entry.stream, entry.id, step])
         self._beginnings[entry.tag] = _Beginning(sent, lambda: self._not_run.update({entry.tag: id}))
+        if len(self._sent_endings) >= _ENDS_AT_ONCE:
+            self.look_at_ends()
 
     def beginning(self, tag: str) -> Callable[[], Begun] | None:
         """Return what waits for the answer of `begin`, for whoever runs the call; None: it was not sent."""
@@ -274,24 +285,35 @@ class StreamConsumer:
         return True
 
     def _send_end(self, ending: Ending) -> None:
+        self._sent_endings.append(ending)
         try:
-            self._sent_endings.append((ending, self._end.send(ending.keys, ending.arguments)))
+            self._ends.send(self._end.command(ending.keys, ending.arguments))
         except REDIS_ERRORS:
-            self._endings.append(ending)
+            self._end_again()
 
     def look_at_ends(self) -> None:
         """See what came of the calls whose end was sent; in the thread of the event loop.
 
         Those that could not be ended are left to the next fetch.
         """
-        while self._sent_endings:
-            ending, sent = self._sent_endings.pop()
-            try:
-                self._note_end(ending, sent.answer())
-            except ResponseError as error:
-                self._note_end(ending, error)
-            except REDIS_ERRORS:
+        if not self._sent_endings:
+            return
+        try:
+            answers = self._ends.answers()
+        except REDIS_ERRORS:
+            self._end_again()
+            return
+        sent, self._sent_endings = self._sent_endings, []
+        for ending, answer in zip(sent, answers, strict=True):
+            if isinstance(answer, NoScriptError):
                 self._endings.append(ending)
+            else:
+                self._note_end(ending, answer)
+
+    def _end_again(self) -> None:
+        """Leave the ends that were sent to the next fetch: their answers are lost."""
+        sent, self._sent_endings = self._sent_endings, []
+        self._endings += sent
 
     @property
     def has_endings(self) -> bool:
@@ -369,6 +391,7 @@ class StreamConsumer:
         self._client.zadd(self._keys.leases, {self.name: 0})
         self._take(self.name, 0)  # nothing is left to take: that forgets us
         self._line.close()
+        self._ends.close()
 
     def _take(self, name: str, count: int) -> list[Entry]:
         keys = [self._keys.leases, self._keys.consumers, *self._streams]

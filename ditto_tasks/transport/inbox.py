@@ -9,16 +9,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
 from ditto_tasks.contracts.errors import RuntimeClosed
-from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.transport.connection import REDIS_ERRORS, SOCKET_TIMEOUT, RedisClient
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.line import BlockingRead
 from ditto_tasks.transport.payloads import Payloads
+from ditto_tasks.transport.pending import Pending
 from ditto_tasks.transport.results import read_result
 
 __all__ = ["BLOCK_TIME", "Inbox"]
@@ -32,11 +30,9 @@ _GATHER = 0.001  # seconds between two reads then: workers have more use for the
 _UNTENDED = 0.05  # seconds that results may lie in the list before the thread reads them
 _RECONNECT_PAUSE = 0.2  # seconds between attempts to reach the server
 
-ResultFuture = Future[NodeResult]
-
 
 class Inbox:
-    """Completes futures with results as they arrive.
+    """Ends what is pending with results as they arrive.
 
     Args:
         commands: a client for commands that do not block; stays the caller's to close.
@@ -51,7 +47,7 @@ class Inbox:
         self._commands = commands
         self._reader = reader
         self._keys = keys
-        self._futures: dict[str, list[ResultFuture]] = {}
+        self._expected: dict[str, list[Pending]] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._reads = threading.Lock()  # held by the one thread that reads
@@ -63,36 +59,35 @@ class Inbox:
         command = ("BLMPOP", BLOCK_TIME, 1, self.key, "LEFT", "COUNT", _BATCH)
         self._taking = BlockingRead(reader, command, BLOCK_TIME + SOCKET_TIMEOUT)
 
-    def expect(self, execution_id: str) -> ResultFuture:
-        """Return a future for one result; expect before sending, or the result may pass unseen.
+    def expect(self, execution_id: str) -> Pending:
+        """Await one result; expect before sending, or the result may pass unseen.
 
-        It is completed some 50 ms late unless somebody waits in `wait` or has asked for it with `listen`.
+        It comes some 50 ms late unless somebody waits in `wait` or has asked for it with `listen`.
         """
-        future: ResultFuture = Future()
-        future.add_done_callback(self._wake_reader)
+        pending = Pending(self._wake_reader)
         with self._lock:
             if self._closing.is_set():
                 raise RuntimeClosed("the runtime is closed: it waits for no more results")
-            self._futures.setdefault(execution_id, []).append(future)
+            self._expected.setdefault(execution_id, []).append(pending)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._tend, name="ditto-inbox", daemon=True)
                 self._thread.start()
             if self._is_resting:
                 self._wanted.set()
-        return future
+        return pending
 
-    def wait(self, future: ResultFuture, seconds: float) -> None:
-        """Wait for a future in the thread that wants it, and read meanwhile, for others as well.
+    def wait(self, pending: Pending, seconds: float) -> None:
+        """Wait for a result in the thread that wants it, and read meanwhile, for others as well.
 
-        Returns when it is done or the time is up, and also when somebody else reads already, or the server is
-        away: then it is to be waited for itself.
+        Returns when it is there or the time is up, and also when somebody else reads already, or the server
+        is away: then it is to be waited for itself.
         """
         ends = time.monotonic() + seconds
-        if future.done() or self._has_lost_some or not self._reads.acquire(blocking=False):
+        if pending.done() or self._has_lost_some or not self._reads.acquire(blocking=False):
             return
         try:
             self._reading_thread = threading.get_ident()
-            while not (future.done() or self._closing.is_set()) and (left := ends - time.monotonic()) > 0:
+            while not (pending.done() or self._closing.is_set()) and (left := ends - time.monotonic()) > 0:
                 self._read(left)
         except REDIS_ERRORS as error:
             logger.info("results cannot be read (%s): the thread of the inbox goes on", type(error).__name__)
@@ -103,31 +98,31 @@ class Inbox:
         """Have results read from now on though nobody waits in `wait`, as long as any are expected."""
         self._wanted.set()
 
-    def forget(self, execution_id: str, future: ResultFuture) -> None:
-        """Wait no longer for this future."""
+    def forget(self, execution_id: str, pending: Pending) -> None:
+        """Wait no longer for this result."""
         with self._lock:
-            waiting = self._futures.get(execution_id, [])
-            if future in waiting:
-                waiting.remove(future)
+            waiting = self._expected.get(execution_id, [])
+            if pending in waiting:
+                waiting.remove(pending)
             if not waiting:
-                self._futures.pop(execution_id, None)
+                self._expected.pop(execution_id, None)
 
     def deliver(self, stored: bytes) -> None:
-        """Complete the futures that wait for this stored result."""
+        """Give this stored result to those who wait for it."""
         execution_id, result = read_result(stored, self._payloads)
         with self._lock:
-            waiting = self._futures.pop(execution_id, [])
-        for future in waiting:
-            _complete(future, lambda future: future.set_result(result))
+            waiting = self._expected.pop(execution_id, ())
+        for pending in waiting:
+            pending.end(result)
 
     def close(self) -> None:
-        """Fail the futures that still wait, and end the thread."""
+        """Fail what is still pending, and end the thread."""
         with self._lock:
             self._closing.set()
-            waiting = [future for futures in self._futures.values() for future in futures]
-            self._futures.clear()
-        for future in waiting:
-            _complete(future, lambda future: future.set_exception(RuntimeClosed("the runtime was closed")))
+            waiting = [pending for expected in self._expected.values() for pending in expected]
+            self._expected.clear()
+        for pending in waiting:
+            pending.end(RuntimeClosed("the runtime was closed"))
         self._reader.close()
         self._wanted.set()
         self._taking.wake()
@@ -135,7 +130,7 @@ class Inbox:
             return  # called by what the reader has called: it closes what it reads from when it leaves
         if self._thread is not None:
             self._thread.join(BLOCK_TIME)
-        with self._reads:  # whoever read has found its future done
+        with self._reads:  # whoever read has found its result there
             self._taking.close()
 
     def _read(self, seconds: float) -> None:
@@ -149,16 +144,16 @@ class Inbox:
             raise
 
     def _leave(self) -> None:
-        """Let others read; those who wait for their futures themselves count on the thread from now on."""
+        """Let others read; those who wait for their results themselves count on the thread from now on."""
         self._reading_thread = 0
         if self._closing.is_set():
             self._taking.close()
         self._reads.release()
-        if self._futures or self._has_lost_some:
+        if self._expected or self._has_lost_some:
             self._wanted.set()
 
-    def _wake_reader(self, future: ResultFuture) -> None:
-        """End the wait of whoever reads for a future that was completed otherwise: cancelled, say."""
+    def _wake_reader(self) -> None:
+        """End the wait of whoever reads for a result that came otherwise: its call was cancelled, say."""
         if self._reading_thread not in (0, threading.get_ident()):
             self._taking.wake()
 
@@ -168,11 +163,11 @@ class Inbox:
         while not self._closing.is_set():
             is_wanted = self._wanted.wait(_UNTENDED)
             self._wanted.clear()
-            if self._futures or is_wanted:
+            if self._expected or is_wanted:
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at > BLOCK_TIME:
                 self._rest()
-            if self._futures and self._reads.acquire(blocking=False):
+            if self._expected and self._reads.acquire(blocking=False):
                 try:
                     self._read_for_all()
                 finally:
@@ -180,10 +175,10 @@ class Inbox:
 
     def _read_for_all(self) -> None:
         self._reading_thread = threading.get_ident()
-        while self._futures and not self._closing.is_set():
+        while self._expected and not self._closing.is_set():
             if self._has_lost_some:
                 self._recover()
-            elif len(self._futures) > _MANY:
+            elif len(self._expected) > _MANY:
                 self._closing.wait(_GATHER)
             with suppress(*REDIS_ERRORS):  # then some are lost
                 self._read(BLOCK_TIME)
@@ -191,7 +186,7 @@ class Inbox:
     def _rest(self) -> None:
         """Look after nothing while nothing is waited for."""
         with self._lock:
-            if self._futures or self._closing.is_set():
+            if self._expected or self._closing.is_set():
                 return
             self._is_resting = True
         self._wanted.wait()
@@ -202,7 +197,7 @@ class Inbox:
         while not self._closing.wait(_RECONNECT_PAUSE):
             try:
                 with self._lock:
-                    expected = list(self._futures)
+                    expected = list(self._expected)
                 results = self._commands.mget([self._keys.result(id) for id in expected]) if expected else []
             except REDIS_ERRORS:
                 continue
@@ -218,10 +213,3 @@ class Inbox:
             self.deliver(stored)
         except Exception:
             logger.exception("a stored result cannot be read")
-
-
-def _complete(future: ResultFuture, complete: Callable[[ResultFuture], None]) -> None:
-    try:
-        complete(future)
-    except InvalidStateError:
-        logger.debug("a result came for a future that its owner had cancelled")

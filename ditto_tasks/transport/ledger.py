@@ -263,11 +263,12 @@ class Ledger:
         """
         keys, call = self._keys, self._keys.call(execution_id)
         if delivery is None:
-            tag, stream, of_delivery = "", call, ["", "", "", "", ""]
+            tag, stream = "", call
+            of_delivery: list[str | bytes] = ["", "", "", "", ""]
         else:
             tag = delivery.tag
             entry, stream, key = split_tag(tag)
-            limit = delivery.limit.encode() if delivery.limit else ""
+            limit = delivery.limit.encode() if delivery.limit else b""
             of_delivery = [delivery.group, entry, tag, key, limit]
         names = [keys.result(execution_id), call, keys.waiters(execution_id), stream, keys.dead]
         unknown = ["", "", ""]

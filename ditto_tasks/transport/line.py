@@ -23,7 +23,7 @@ try:
 except ImportError:  # it is optional
     pack_command = None  # type: ignore[assignment]
 
-__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "read_answer", "readable", "write"]
+__all__ = ["BlockingRead", "Line", "LineScript", "SentScript", "packed", "read_answer", "readable", "write"]
 
 
 class Line:
@@ -67,10 +67,8 @@ class Line:
             redis.RedisError: the server takes nothing in.
         """
         connection = self._take()
-        try:
-            write(connection, commands)
-        except (ConnectionError, OSError):  # `receive` finds the connection closed
-            pass
+        with suppress(ConnectionError, OSError):  # `receive` finds the connection closed
+            write(connection, packed(connection, commands))
         return connection
 
     def receive(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
@@ -90,7 +88,7 @@ class Line:
             raise
         except (ConnectionError, OSError):
             connection.disconnect()
-            write(connection, commands)
+            write(connection, packed(connection, commands))
             return _received(connection, commands)
 
     def close(self) -> None:
@@ -114,8 +112,8 @@ class Line:
             self.close()
 
 
-def write(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
-    """Send commands over a connection, which is closed if it does not take them.
+def write(connection: Any, data: bytes) -> None:
+    """Send packed commands over a connection, which is closed if it does not take them.
 
     Raises:
         redis.RedisError, OSError: it does not.
@@ -123,7 +121,7 @@ def write(connection: Any, commands: Sequence[Sequence[Any]]) -> None:
     try:
         if connection._sock is None:
             connection.connect()  # only this asks a sentinel where to
-        connection._sock.sendall(_packed(connection, commands))
+        connection._sock.sendall(data)
     except builtins.TimeoutError as error:
         connection.disconnect()
         raise TimeoutError("the server takes nothing in") from error
@@ -138,7 +136,7 @@ def _received(connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     return [read_answer(connection) for _ in commands]
 
 
-def _packed(connection: Any, commands: Sequence[Sequence[Any]]) -> bytes:
+def packed(connection: Any, commands: Sequence[Sequence[Any]]) -> bytes:
     """Write commands as they are sent; hiredis alone does so in half the time of redis-py around it."""
     if pack_command is None:
         return b"".join(connection.pack_commands(commands))
@@ -219,6 +217,49 @@ class SentScript:
         return answer
 
 
+class Pipe:
+    """Sends commands over a connection of its own, whose answers are read later, many at once; by one thread.
+
+    Args:
+        client: whose settings the connection is made with; it stays the caller's to close.
+    """
+
+    def __init__(self, client: RedisClient) -> None:
+        pool = client.connection_pool
+        self._connection: Any = pool.connection_class(**pool.connection_kwargs)
+        self._due = 0
+
+    def send(self, command: Sequence[Any]) -> None:
+        """Send a command.
+
+        Raises:
+            redis.RedisError, OSError: the connection was lost, and with it all answers that were due.
+        """
+        try:
+            write(self._connection, packed(self._connection, [command]))
+        except BaseException:
+            self._due = 0
+            raise
+        self._due += 1
+
+    def answers(self) -> list[Any]:
+        """Return the answers that are due, in the order of the commands, an error as the answer of its own.
+
+        Raises:
+            redis.RedisError, OSError: as `send`.
+        """
+        due, self._due = self._due, 0
+        try:
+            return [read_answer(self._connection) for _ in range(due)]
+        except BaseException:  # perhaps in the middle of an answer
+            self._connection.disconnect()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; what is sent from now on has another one."""
+        self._connection.disconnect()
+
+
 class BlockingRead:
     """A blocking command, sent again and again over a connection of its own.
 
@@ -235,7 +276,7 @@ class BlockingRead:
         self._bell, self._rope = socket.socketpair()
         pool = client.connection_pool
         self._connection: Any = pool.connection_class(**pool.connection_kwargs)
-        self._command = command
+        self._command = packed(self._connection, [command])
         self._lasts = lasts
         self._is_asked = False
         self._lost_at = 0.0  # unless it has answered by then
@@ -288,7 +329,7 @@ class BlockingRead:
         return answer
 
     def _ask(self) -> None:
-        write(self._connection, [self._command])
+        write(self._connection, self._command)
         self._is_asked, self._lost_at = True, time.monotonic() + self._lasts
 
     def _hang_up(self) -> None:

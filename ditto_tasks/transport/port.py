@@ -1,12 +1,11 @@
 """What a runtime needs of whatever carries its calls to other processes."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from ditto_tasks.contracts.node import NodeResult
 from ditto_tasks.local import WorkerInfo
+from ditto_tasks.transport.pending import Pending
 
 __all__ = ["CallState", "OutgoingCall", "Priority", "QueueInfo", "Submitted", "Transport"]
 
@@ -16,8 +15,7 @@ CallState = Literal["pending", "running", "success", "failed", "cancelled", "tim
 """Where a call is: pending says that no worker has begun it, or that nothing is known of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingCall:
+class OutgoingCall(NamedTuple):
     """One call to be sent.
 
     Attributes:
@@ -50,12 +48,11 @@ class QueueInfo:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(NamedTuple):
     """A call that was sent, now or, by its idempotency key, earlier."""
 
     execution_id: str
-    future: "Future[NodeResult]"
+    pending: Pending
 
 
 class Transport(Protocol):
@@ -65,7 +62,7 @@ class Transport(Protocol):
     """
 
     def submit(self, calls: Sequence[OutgoingCall]) -> list[Submitted]:
-        """Send the calls; returns for each, in order, its execution id and the future of its result.
+        """Send the calls; returns for each, in order, its execution id and its result to come.
 
         A call whose idempotency key is known is not sent: the earlier one's id and result are returned.
 
@@ -76,24 +73,24 @@ class Transport(Protocol):
         """
         ...
 
-    def watch(self, execution_id: str) -> "Future[NodeResult]":
-        """Return a future for the result of a call that was sent from anywhere."""
+    def watch(self, execution_id: str) -> Pending:
+        """Await the result of a call that was sent from anywhere."""
         ...
 
-    def wait(self, future: "Future[NodeResult]", seconds: float) -> None:
-        """Wait for a future in the thread that wants its result: so it comes soonest.
+    def wait(self, pending: Pending, seconds: float) -> None:
+        """Wait for a result in the thread that wants it: so it comes soonest.
 
-        Returns when it is done or the time is up, and earlier when others see to it: wait for the future
+        Returns when it is there or the time is up, and earlier when others see to it: ask for the result
         itself then. Whoever does not call this calls `listen`, or results come somewhat late.
         """
         ...
 
     def listen(self) -> None:
-        """Complete futures from now on though nobody is in `wait`, as long as results are expected."""
+        """Have results come from now on though nobody is in `wait`, as long as any are expected."""
         ...
 
-    def forget(self, execution_id: str, future: "Future[NodeResult]") -> None:
-        """Wait no longer for this future."""
+    def forget(self, execution_id: str, pending: Pending) -> None:
+        """Wait no longer for this result."""
         ...
 
     def cancel(self, execution_id: str, reason: str) -> None:
@@ -117,5 +114,5 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections and threads; futures that still wait fail with RuntimeClosed."""
+        """Let go of connections and threads; what is still pending fails with RuntimeClosed."""
         ...

@@ -5,7 +5,7 @@ and when somebody listens to its signals or asks for its sent-events, which the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -165,14 +165,14 @@ class StreamPublisher:
         self._celery = celery
         self._origin = anon_nodename()
         self._sends_sent_events = bool(app.conf.task_send_sent_event)
-        self._kept: dict[tuple[str, str, str], bytes] = {}
+        self._kept: dict[tuple[str, str, str], list[bytes]] = {}
         self._line = Line(client)
         self._submit = LineScript(self._line, client, _SUBMIT)
 
     def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
         if self._somebody_listens():
             return self._celery.publish(calls, reply_to)
-        if self._admission.max_pending or any(call.idempotency_key is not None for _, call in calls):
+        if self._admission.max_pending or any([call.idempotency_key is not None for _, call in calls]):
             return self._publish_admitted(calls, reply_to)
         parent = _task_at_hand()
         commands = [
@@ -228,12 +228,12 @@ class StreamPublisher:
         """
         if parent or call.expires_at is not None or call.is_kept_apart:
             return encode_json(self._parts(queue, call, reply_to, parent))
-        known = self._kept.get((queue, call.node, reply_to))
-        if known is None:
-            unnamed = replace(call, execution_id=_ANY_ID)
-            known = encode_json(self._parts(queue, unnamed, reply_to, None))
-            self._kept[queue, call.node, reply_to] = known
-        return known.replace(_ANY_ID.encode(), call.execution_id.encode())
+        between_ids = self._kept.get((queue, call.node, reply_to))
+        if between_ids is None:
+            unnamed = call._replace(execution_id=_ANY_ID)
+            between_ids = encode_json(self._parts(queue, unnamed, reply_to, None)).split(_ANY_ID.encode())
+            self._kept[queue, call.node, reply_to] = between_ids
+        return call.execution_id.encode().join(between_ids)
 
     def _parts(self, queue: str, call: OutgoingCall, reply_to: str, parent: Any) -> dict[str, Any]:
         headers = {

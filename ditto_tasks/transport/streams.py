@@ -31,7 +31,7 @@ from ditto_tasks.transport.entry import Entry
 from ditto_tasks.transport.keys import Keys, stream_name, streams_of
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY, Ending
 from ditto_tasks.transport.limits import Limit
-from ditto_tasks.transport.line import read_answer, readable, write
+from ditto_tasks.transport.line import packed, read_answer, readable, write
 from ditto_tasks.transport.process import own_pid
 
 __all__ = [
@@ -174,6 +174,8 @@ class StreamChannel(kombu_redis.Channel):
         self._consumer: tuple[int, StreamConsumer | None] = (0, None)
         self._has_backlog = True
         self._read_sent_at = 0.0
+        self._read_command: list[Any] = []
+        self._packed_read = b""  # that command as it is sent
         self._queue_of: dict[str, str] = {}
         self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id
         self._again: threading.Timer | None = None  # set while a limit makes us wait
@@ -269,6 +271,7 @@ class StreamChannel(kombu_redis.Channel):
             free = self._work_off(free)
         if free > 0 and not self._has_backlog:
             self._send_read()
+            self.consumer.look_at_ends()
             return
         self._has_backlog = True  # what comes until a slot is free
         if self.qos.can_consume():  # asked anew, so that from now on a slot that gets free wakes us
@@ -320,18 +323,22 @@ class StreamChannel(kombu_redis.Channel):
         self._in_poll = connection
         self._reads_streams = True
         self._read_sent_at = self._brpop_sent_at = time.monotonic()
-        write(connection, [command])
+        if command is not self._read_command:
+            self._read_command, self._packed_read = command, packed(connection, [command])
+        write(connection, self._packed_read)
         if self._has_backlog:  # said by another thread, which found no read to end
             self._interrupt_read()
-        self.consumer.look_at_ends()
 
     def _brpop_read(self, **options: Any) -> bool:
         if not self._reads_streams:
             return bool(super()._brpop_read(**options))
         ends = time.monotonic() + _AT_A_STRETCH
-        delivered = self._read_message()
-        if self._runs_directly:
-            self._go_on_reading(ends)
+        try:
+            delivered = self._read_message()
+            if self._runs_directly:
+                self._go_on_reading(ends)
+        finally:
+            self.consumer.look_at_ends()
         return delivered
 
     def _go_on_reading(self, ends: float) -> None:

@@ -194,7 +194,7 @@ class NodeTask(Task):
 
     def _fitting(self, result: NodeResult) -> bytes:
         """Write what is stored: the result, or one whose output is kept apart or refused, being too large."""
-        encoded = result.to_json()
+        encoded = result.to_wire_bytes()
         size, limit = len(encoded), self._services.max_body_bytes
         if size <= limit:
             return encoded
@@ -208,7 +208,7 @@ class NodeTask(Task):
             "PAYLOAD_TOO_LARGE",
             f"The result has {size:,} bytes, over the limit of {limit:,}: ask for fewer records, "
             "raise transport.maxBodyBytes, or set transport.largePayloads to reference",
-        ).to_json()
+        ).to_wire_bytes()
 
 
 def _deadline(request: Any) -> float | None:

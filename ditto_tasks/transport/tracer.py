@@ -37,7 +37,7 @@ class NodeContext(Context):
     """
 
     def __init__(self, request: dict[str, Any], args: Any, kwargs: Any) -> None:
-        vars(self).update(request, args=args, kwargs=kwargs, called_directly=False)
+        self.__dict__.update(request, args=args, kwargs=kwargs, called_directly=False)
         limits = request.get("timelimit")
         if limits:
             self.time_limit, self.soft_time_limit = limits

@@ -5,7 +5,7 @@ without Celery. One that dies is dropped as it is, and its lease ends because it
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 import redis
@@ -71,7 +71,7 @@ def read_and_begin(client: RedisClient, consumer: StreamConsumer) -> list[Entry]
         consumer.begin(entry)
     begins = [consumer.beginning(entry.tag) for entry in entries]
     return [
-        entry if begin is None else replace(entry, begun=begin())
+        entry if begin is None else entry._replace(begun=begin())
         for entry, begin in zip(entries, begins, strict=True)
     ]
 
