@@ -172,7 +172,7 @@ class StreamPublisher:
     def publish(self, calls: Sequence[tuple[str, OutgoingCall]], reply_to: str) -> list[str]:
         if self._somebody_listens():
             return self._celery.publish(calls, reply_to)
-        if self._admission.max_pending or any([call.idempotency_key is not None for _, call in calls]):
+        if self._admission.max_pending or any(call.idempotency_key is not None for _, call in calls):
             return self._publish_admitted(calls, reply_to)
         parent = _task_at_hand()
         commands = [

@@ -13,6 +13,7 @@ from ditto_tasks.transport.connection import RedisClient, connect
 from ditto_tasks.transport.inbox import Inbox
 from ditto_tasks.transport.keys import Keys
 from ditto_tasks.transport.payloads import Payloads
+from ditto_tasks.transport.pending import Pending
 from tests.conftest import wait_until
 
 _STORED = b'{"task_id":"%b","status":"SUCCESS","result":{"executionId":"%b","node":"A.B","status":"success"}}'
@@ -46,8 +47,8 @@ def is_read(client: RedisClient) -> bool:
     return any(other["cmd"] == "blmpop" and int(other["db"]) == database for other in waiting)
 
 
-def waiting_for(inbox: Inbox, future: object) -> threading.Thread:
-    thread = threading.Thread(target=inbox.wait, args=(future, _LONG), daemon=True)
+def waiting_for(inbox: Inbox, pending: Pending) -> threading.Thread:
+    thread = threading.Thread(target=inbox.wait, args=(pending, _LONG), daemon=True)
     thread.start()
     return thread
 
@@ -66,19 +67,19 @@ def test_the_thread_that_waits_reads_for_others_as_well(inbox: Inbox, push: Call
 def test_results_that_nobody_waits_for_are_taken_out_all_the_same(
     client: RedisClient, inbox: Inbox, push: Callable[[bytes], None]
 ) -> None:
-    future = inbox.expect("a")
+    pending = inbox.expect("a")
     push(b"a")
-    wait_until(future.done)
+    wait_until(pending.done)
     assert client.llen(inbox.key) == 0
 
 
 def test_nothing_is_read_once_nothing_is_waited_for(
     client: RedisClient, inbox: Inbox, push: Callable[[bytes], None]
 ) -> None:
-    future = inbox.expect("a")
-    wait_until(lambda: is_read(client), what="the thread reads for whoever asks the future")
+    pending = inbox.expect("a")
+    wait_until(lambda: is_read(client), what="the thread reads for whoever asks for the result")
     push(b"a")
-    assert future.result(_LONG).execution_id == "a"
+    assert pending.result(_LONG).execution_id == "a"
 
     push(b"b")
 
@@ -86,12 +87,12 @@ def test_nothing_is_read_once_nothing_is_waited_for(
     assert not is_read(client)
 
 
-def test_a_wait_ends_when_its_future_is_ended_otherwise(client: RedisClient, inbox: Inbox) -> None:
-    future = inbox.expect("a")
-    waiting = waiting_for(inbox, future)
+def test_a_wait_ends_when_its_result_comes_otherwise(client: RedisClient, inbox: Inbox) -> None:
+    pending = inbox.expect("a")
+    waiting = waiting_for(inbox, pending)
     wait_until(lambda: is_read(client))
 
-    future.set_exception(InvocationCancelled("enough"))
+    pending.end(InvocationCancelled("enough"))
 
     waiting.join(_LONG)
     assert not waiting.is_alive()
@@ -113,21 +114,22 @@ def test_what_comes_after_a_wait_was_given_up_is_there_for_the_next_one(
 
 
 def test_one_that_waits_hears_when_the_inbox_is_closed(client: RedisClient, inbox: Inbox) -> None:
-    future = inbox.expect("a")
-    waiting = waiting_for(inbox, future)
+    pending = inbox.expect("a")
+    waiting = waiting_for(inbox, pending)
     wait_until(lambda: is_read(client))
 
     inbox.close()
 
     waiting.join(_LONG)
-    assert isinstance(future.exception(0), RuntimeClosed)
+    with pytest.raises(RuntimeClosed):
+        pending.result(0)
 
 
 def test_a_result_that_was_lost_on_its_way_is_read_from_where_it_is_kept(
     client: RedisClient, inbox: Inbox, push: Callable[[bytes], None]
 ) -> None:
-    future = inbox.expect("a")
-    waiting = waiting_for(inbox, future)
+    pending = inbox.expect("a")
+    waiting = waiting_for(inbox, pending)
     wait_until(lambda: is_read(client))
     client.set(_KEYS.result("a"), _STORED % (b"a", b"a"))
 
@@ -137,29 +139,30 @@ def test_a_result_that_was_lost_on_its_way_is_read_from_where_it_is_kept(
             client.client_kill_filter(_id=other["id"])
 
     waiting.join(_LONG)
-    assert future.result(_LONG).execution_id == "a"
+    assert pending.result(_LONG).execution_id == "a"
 
 
 def test_who_reads_may_close_the_inbox_in_what_is_called_with_a_result(
     inbox: Inbox, push: Callable[[bytes], None]
 ) -> None:
     own, other = inbox.expect("own"), inbox.expect("other")
-    other.add_done_callback(lambda _: inbox.close())
+    other.future().add_done_callback(lambda _: inbox.close())
     push(b"other")
 
     waiting = waiting_for(inbox, own)
 
     waiting.join(_LONG)
     assert not waiting.is_alive()
-    assert isinstance(own.exception(0), RuntimeClosed)
+    with pytest.raises(RuntimeClosed):
+        own.result(0)
 
 
 def test_a_wait_for_what_was_forgotten_ends_when_the_inbox_is_closed(
     client: RedisClient, inbox: Inbox
 ) -> None:
-    future = inbox.expect("a")
-    inbox.forget("a", future)
-    waiting = waiting_for(inbox, future)
+    pending = inbox.expect("a")
+    inbox.forget("a", pending)
+    waiting = waiting_for(inbox, pending)
     wait_until(lambda: is_read(client))
 
     began = time.monotonic()
@@ -170,23 +173,16 @@ def test_a_wait_for_what_was_forgotten_ends_when_the_inbox_is_closed(
     assert not waiting.is_alive()
 
 
-def test_a_future_that_is_asked_for_again_and_again_does_not_grow(inbox: Inbox) -> None:
-    future = inbox.expect("a")
-    before = len(future._done_callbacks)  # type: ignore[attr-defined]
-    for _ in range(10):
-        inbox.wait(future, 0)
-    assert len(future._done_callbacks) == before  # type: ignore[attr-defined]
-
-
 def test_a_closed_transport_opens_nothing_for_who_still_waits(queue_url: str) -> None:
     transport = CeleryTransport(load_config(None, {"DITTO_BROKER_URL": queue_url}))
-    future = transport.watch("awaited")
+    pending = transport.watch("awaited")
     transport.close()
     descriptors = os.listdir("/proc/self/fd")
 
-    transport.wait(future, _LONG)
+    transport.wait(pending, _LONG)
     transport.listen()
-    transport.forget("awaited", future)
+    transport.forget("awaited", pending)
 
-    assert isinstance(future.exception(0), RuntimeClosed)
+    with pytest.raises(RuntimeClosed):
+        pending.result(0)
     assert os.listdir("/proc/self/fd") == descriptors
