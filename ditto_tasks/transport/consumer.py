@@ -78,7 +78,7 @@ class StreamConsumer:
         self._streams: list[str] = []
         self._limited: dict[str, Limit] = {}
         self._closed: set[str] = set()
-        self._unlimited_read: list[Any] | None = None  # the command that waits for a message; kept
+        self._unlimited_read: tuple[Any, ...] | None = None  # the command that waits for a message; kept
         self._lists: list[str] = []
         self._looks_at_lists = False  # with every second look: an idle worker asks the server for little
         self._held: set[str] = set()
@@ -160,11 +160,11 @@ class StreamConsumer:
         entries = self._entries(taken)
         return Fetched(entries, is_more=parked > 0, again_in=again / 1000 if again else None)
 
-    def read_command(self, block: float) -> list[Any]:
+    def read_command(self, block: float) -> tuple[Any, ...]:
         """Give the command that waits up to `block` seconds for one message of any stream.
 
-        Streams whose limit has no room are left out; their bell tells when it has. The same command is the
-        same list.
+        Streams whose limit has no room are left out; their bell tells when it has. Without limits it is the
+        same tuple each time.
         """
         if self._unlimited_read is not None:
             return self._unlimited_read
@@ -174,11 +174,11 @@ class StreamConsumer:
             if stream not in self._limited or self._limited[stream].name not in self._closed
         ]
         streams += self._bells()
-        arguments: list[Any] = ["XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1]
-        arguments += ["BLOCK", int(block * 1000), "STREAMS", *streams, *[">"] * len(streams)]
+        read = ("XREADGROUP", "GROUP", self.group, self.name, "COUNT", 1, "BLOCK", int(block * 1000))
+        command = (*read, "STREAMS", *streams, *[">"] * len(streams))
         if not self._limited:
-            self._unlimited_read = arguments
-        return arguments
+            self._unlimited_read = command
+        return command
 
     def read_reply(self, reply: Any) -> Fetched:
         """Read what the server answered to `read_command`; a limited call must find its slot first."""

@@ -174,7 +174,7 @@ class StreamChannel(kombu_redis.Channel):
         self._consumer: tuple[int, StreamConsumer | None] = (0, None)
         self._has_backlog = True
         self._read_sent_at = 0.0
-        self._read_command: list[Any] = []
+        self._read_command: tuple[Any, ...] = ()
         self._packed_read = b""  # that command as it is sent
         self._queue_of: dict[str, str] = {}
         self._reader_id: tuple[Any, int] | None = None  # the blocking read's socket, and its server id

@@ -58,7 +58,7 @@ class SteppedConsumer(StreamConsumer):
 
 def read_blocking(client: RedisClient, consumer: StreamConsumer) -> list[Entry]:
     """Read as a worker that waits does, but only what is there at once: servers round short waits up."""
-    command = consumer.read_command(0)
+    command = list(consumer.read_command(0))
     at = command.index("BLOCK")
     del command[at : at + 2]
     return list(consumer.read_reply(client.execute_command(*command)).entries)
