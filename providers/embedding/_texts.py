@@ -37,9 +37,10 @@ def checked_texts(contents: Sequence[Any]) -> list[str]:
 def parts(text: str) -> Iterator[str]:
     """Cut at white space, which is left out there, into parts of at most `LONGEST_PART` characters.
 
-    A longer run without white space is cut within. White space around the text does not count.
+    A longer run without white space is cut within. White space around the text does not count, and any
+    within is one blank: tokenizers give line breaks tokens of their own, or join words over form feeds.
     """
-    return (found.group() for found in _PART.finditer(text))
+    return (found.group() for found in _PART.finditer(" ".join(text.split())))
 
 
 def _invalid(place: int, what: str) -> RetrievalError:

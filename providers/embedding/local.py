@@ -128,7 +128,7 @@ class MiniLmEmbedding(_LocalEmbedding):
 
     identity = (
         f"all-MiniLM-L6-v2/int8-{MINILM.name}/vocabulary-{MINILM_VOCABULARY.name}"
-        f"/windows-{MINILM_WINDOW}-averaged-by-tokens"
+        f"/white-space-as-one-blank/windows-{MINILM_WINDOW}-averaged-by-tokens"
     )
     dimensions = MINILM_DIMENSIONS
 
@@ -140,7 +140,7 @@ class MiniLmEmbedding(_LocalEmbedding):
 class WordLlamaEmbedding(_LocalEmbedding):
     """WordLlama, 256 dimensions: the average of the vectors of a text's tokens, however many; English.
 
-    A run of white space counts as one blank.
+    Capitals are made small; white space and punctuation marks do not count, unless a text has nothing else.
 
     Raises:
         InvalidDefinition: a package of the extra `embedded` is missing.
@@ -148,7 +148,7 @@ class WordLlamaEmbedding(_LocalEmbedding):
 
     identity = (
         f"wordllama-l2-supercat-256/{WORDLLAMA.name}/tokenizer-{WORDLLAMA_TOKENIZER.name}"
-        "/white-space-as-one-blank/averaged-tokens"
+        "/lower-case/averaged-tokens-without-punctuation"
     )
     dimensions = WORDLLAMA_DIMENSIONS
     is_parallel = False  # it holds the interpreter's lock
