@@ -181,7 +181,11 @@ class StreamConsumer:
         return command
 
     def read_reply(self, reply: Any) -> Fetched:
-        """Read what the server answered to `read_command`; a limited call must find its slot first."""
+        """Read what the server answered to `read_command`; a limited call must find its slot first.
+
+        Raises:
+            redis.ConnectionError: the server was lost, or refuses; all that was read is given back.
+        """
         by_stream = reply.items() if isinstance(reply, dict) else reply or ()
         entries = [read_entry(stream, *held) for stream, all_held in by_stream for held in all_held]
         for entry in entries:
@@ -192,7 +196,12 @@ class StreamConsumer:
         rings = [entry for entry in entries if entry.stream in bells]
         for ring in rings:
             self.settle(ring.tag)
-        calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
+        try:
+            calls = [entry for entry in entries if entry.stream not in bells and self._finds_slot(entry)]
+        except REDIS_ERRORS as error:
+            for entry in entries:
+                self.release(entry.tag)
+            raise ConnectionError(f"the server cannot give messages now: {error}") from None
         return Fetched(calls, is_more=bool(rings))
 
     def begin(self, entry: Entry) -> None:

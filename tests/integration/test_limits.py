@@ -6,9 +6,15 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from redis.exceptions import ConnectionError
 
 from ditto_tasks import Invocation, Runtime
-from tests.conftest import LATE, WorkerProcess, wait_until
+from ditto_tasks.transport.connection import connect
+from ditto_tasks.transport.consumer import StreamConsumer
+from ditto_tasks.transport.entry import Entry
+from ditto_tasks.transport.keys import Keys, stream_name
+from ditto_tasks.transport.limits import Limit
+from tests.conftest import LATE, RedisServer, WorkerProcess, wait_until
 from tests.integration.conftest import LEASE, Site
 from tests.integration.notes import Note, most_at_once
 
@@ -16,6 +22,7 @@ LIMIT = 2  # of the capability LIMITED
 SECONDS = 0.3
 CALLS = 20
 SOON = 0.5  # seconds in which a free slot is taken on a busy machine; who only looked would need 1.5
+QUEUE = "held.test"
 TOLERANCE = 0.01  # seconds; the server counts in milliseconds
 
 
@@ -201,3 +208,63 @@ def test_a_rate_from_the_configuration_holds_for_memory(site: Site) -> None:
         assert statuses(calls) == {"success"}
     assert len(site.notes.of("started")) == 12
     assert_began_at_a_rate(site.notes.of("started"), began, rate=4, burst=4)
+
+
+@pytest.fixture
+def limited_consumer(own_server: RedisServer) -> Iterator[StreamConsumer]:
+    """One that reads a limited queue in the name of this process."""
+    with connect(own_server.fresh_url()) as client:
+        consumer = StreamConsumer(client, Keys("held"), LEASE, None, {QUEUE: Limit("held", concurrency=2)})
+        consumer.read([QUEUE])
+        yield consumer
+        consumer.stop()
+
+
+def read_one(consumer: StreamConsumer) -> object:
+    """Write two calls of other priorities, and give what a blocking read brings: one of each."""
+    for priority in ("high", "normal"):
+        consumer._client.xadd(stream_name(QUEUE, priority), {"i": priority, "m": b"{}", "b": b"[]"})
+    command = [str(word) for word in consumer.read_command(0)]
+    at = command.index("BLOCK")
+    return consumer._client.execute_command(*command[:at], *command[at + 2 :])
+
+
+def test_limited_calls_for_which_the_server_has_no_memory_are_given_back(
+    limited_consumer: StreamConsumer,
+) -> None:
+    consumer, client = limited_consumer, limited_consumer._client
+    reply = read_one(consumer)
+    client.config_set("maxmemory", 1)
+
+    with pytest.raises(ConnectionError, match="cannot give messages now"):
+        consumer.read_reply(reply)
+
+    assert consumer.held == 0
+    client.config_set("maxmemory", 0)
+    assert taken_again(consumer) == {"high", "normal"}
+
+
+def test_limited_calls_whose_slot_is_not_found_before_the_server_is_lost_are_given_back(
+    limited_consumer: StreamConsumer, own_server: RedisServer
+) -> None:
+    reply = read_one(limited_consumer)
+    own_server.stop()
+
+    with pytest.raises(ConnectionError, match="cannot give messages now"):
+        limited_consumer.read_reply(reply)
+
+    assert limited_consumer.held == 0
+    own_server.start()
+    assert taken_again(limited_consumer) == {"high", "normal"}
+
+
+def taken_again(consumer: StreamConsumer) -> set[str]:
+    """Take over what was given back, until it is both calls."""
+    taken: list[Entry] = []
+
+    def are_taken() -> bool:
+        taken.extend(consumer.take_overdue(2 - len(taken)))
+        return len(taken) == 2
+
+    wait_until(are_taken, 3 * LEASE + LATE, what="both calls come again")
+    return {entry.fields["i"].decode() for entry in taken}
