@@ -48,6 +48,7 @@ class Inbox:
         self._reader = reader
         self._keys = keys
         self._expected: dict[str, list[Pending]] = {}
+        self._on_end = self._wake_reader  # one for all that is pending
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._reads = threading.Lock()  # held by the one thread that reads
@@ -64,7 +65,7 @@ class Inbox:
 
         It comes some 50 ms late unless somebody waits in `wait` or has asked for it with `listen`.
         """
-        pending = Pending(self._wake_reader)
+        pending = Pending(self._on_end)
         with self._lock:
             if self._closing.is_set():
                 raise RuntimeClosed("the runtime is closed: it waits for no more results")

@@ -64,9 +64,10 @@ def short_tracer(task: Any, celerys_tracer: Tracer) -> Tracer:
         _task_stack.push(task)
         task.request_stack.push(context)
         try:
-            ending = task.backend.ending(uuid, context)  # while the call is being begun
+            backend = task.backend
+            ending = backend.ending(uuid, context)  # while the call is being begun
             done = task.execute(context, *args, **kwargs)
-            task.backend.end(ending, done.result, context)
+            backend.end(ending, done.result, context)
         except Exception as error:
             return _raised(task, context, error)
         finally:
