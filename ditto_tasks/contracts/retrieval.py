@@ -327,7 +327,7 @@ def checked_output(output: Any, request: RetrievalSearchInput, limit: int) -> Re
         fields["strategy"] = strategy
     if answer.metadata is not None:
         fields["metadata"] = answer.metadata
-    return RetrievalSearchOutput.model_construct(set(fields), **fields)
+    return trusted(RetrievalSearchOutput, fields)
 
 
 def _invalid_output(what: str) -> RetrievalError:
@@ -344,4 +344,4 @@ def _laid_over(upper: C, lower: C) -> C:
     for name in upper.model_fields_set:
         value, below = getattr(upper, name), fields.get(name)
         fields[name] = _laid_over(value, below) if isinstance(value, Contract) and below else value
-    return type(upper).model_construct(set(fields), **fields)
+    return trusted(type(upper), fields)

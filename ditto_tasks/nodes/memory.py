@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ditto_tasks.contracts.base import Contract, describe, expected, trusted
+from ditto_tasks.contracts.base import Contract, changed, describe, expected, trusted
 from ditto_tasks.contracts.call import Call, Invoker
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken
 from ditto_tasks.contracts.errors import InvalidDefinition, MemoryNodeError
@@ -239,7 +239,7 @@ def _limited(request: C, limit: int) -> C:
     """Give a request the limit that holds for it; often it is the one that it names."""
     if getattr(request, "limit", None) == limit:
         return request
-    return request.model_copy(update={"limit": limit})
+    return changed(request, limit=limit)
 
 
 def _listed(answer: Any) -> Sequence[Any]:

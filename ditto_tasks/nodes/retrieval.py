@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ditto_tasks.contracts.base import describe
+from ditto_tasks.contracts.base import changed, describe
 from ditto_tasks.contracts.call import Call, Invoker
 from ditto_tasks.contracts.cancellation import NEVER_CANCELLED, CancelToken
 from ditto_tasks.contracts.errors import RetrievalError
@@ -89,7 +89,7 @@ class Retrieval:
         asked = checked_request(input)
         search_call = RetrievalCall.of(call, self._defaults.over(_checked_defaults(defaults)))
         limit = search_call.limit(asked)
-        request = asked.model_copy(update={"limit": limit})
+        request = changed(asked, limit=limit)
         answer = self._provider(request).search(request, search_call)
         return checked_output(answer, request, limit).to_wire()
 

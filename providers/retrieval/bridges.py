@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ditto_tasks.contracts.base import MAX_LIMIT, describe, expected
+from ditto_tasks.contracts.base import MAX_LIMIT, changed, describe, expected, trusted
 from ditto_tasks.contracts.call import NO_CALL, Call, Invoker
 from ditto_tasks.contracts.errors import ContextError, MemoryNodeError, RetrievalError
 from ditto_tasks.contracts.json_value import NotJson, canonical_json, strict_json
@@ -65,7 +65,7 @@ class MemoryAsRetrieval:
                 search refuses, RETRIEVAL_BACKEND_ERROR for its other failures,
                 RETRIEVAL_INVALID_BACKEND_OUTPUT for a hit that does not hold a whole record.
         """
-        asked = self._asked(request.model_copy(update={"limit": call.limit(request)}))
+        asked = self._asked(changed(request, limit=call.limit(request)))
         try:
             hits = self._search.search(asked, call)
         except MemoryNodeError as error:
@@ -78,7 +78,7 @@ class MemoryAsRetrieval:
         }
         if request.strategy is not None:
             fields["strategy"] = request.strategy
-        return RetrievalSearchOutput.model_construct(set(fields), **fields)
+        return trusted(RetrievalSearchOutput, fields)
 
     def _asked(self, request: RetrievalSearchInput) -> MemorySearchInput:
         if self._map_input is not None:
@@ -154,7 +154,7 @@ class RetrievalAsMemorySearch:
         search_call = RetrievalCall.of(call, self._defaults)
         asked = _retrieval_request(request, self._target, self._strategy)
         limit = search_call.limit(asked)
-        asked = asked.model_copy(update={"limit": limit})
+        asked = changed(asked, limit=limit)
         return self._map_output(checked_output(self._provider.search(asked, search_call), asked, limit))
 
 
@@ -268,13 +268,13 @@ def _candidate(hit: MemoryHit, target: str) -> RetrievalCandidate:
     fields: dict[str, Any] = {
         "id": hit.memory.id,
         "content": hit.memory.to_wire(),
-        "source": RetrievalSource.model_construct({"target", "ref"}, target=target, ref=hit.memory.id),
+        "source": trusted(RetrievalSource, {"target": target, "ref": hit.memory.id}),
     }
     if hit.score is not None:
         fields["score"] = hit.score
     if hit.metadata is not None:
         fields["metadata"] = hit.metadata
-    return RetrievalCandidate.model_construct(set(fields), **fields)
+    return trusted(RetrievalCandidate, fields)
 
 
 def _memory_hit(candidate: RetrievalCandidate) -> MemoryHit:
@@ -290,7 +290,7 @@ def _memory_hit(candidate: RetrievalCandidate) -> MemoryHit:
     fields = {"memory": record, "metadata": metadata}
     if candidate.score is not None:
         fields["score"] = candidate.score
-    return MemoryHit.model_construct(set(fields), **fields)
+    return trusted(MemoryHit, fields)
 
 
 def _context_item(candidate: RetrievalCandidate, target: RetrievalTarget) -> dict[str, Any]:

@@ -8,6 +8,7 @@ that score; after a reranking `before`, its rank and score in the pool.
 from collections.abc import Sequence
 from typing import Any
 
+from ditto_tasks.contracts.base import changed, trusted
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.json_value import encode_json
 from ditto_tasks.contracts.retrieval import (
@@ -41,9 +42,9 @@ def without_explain(request: RetrievalSearchInput) -> RetrievalSearchInput:
         return request
     rest = {name: value for name, value in request.options.items() if name != _OPTION}
     if rest:
-        return request.model_copy(update={"options": rest})
+        return changed(request, options=rest)
     fields = {name: getattr(request, name) for name in request.model_fields_set if name != "options"}
-    return RetrievalSearchInput.model_construct(set(fields), **fields)
+    return trusted(RetrievalSearchInput, fields)
 
 
 def default_identity(candidate: RetrievalCandidate, target: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ditto_tasks.contracts.base import is_number
+from ditto_tasks.contracts.base import changed, is_number, trusted
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.json_value import shown
 from ditto_tasks.contracts.retrieval import (
@@ -26,7 +26,7 @@ from providers.retrieval.explain import asks_why, default_identity, explained_fu
 from providers.retrieval.fusion import Branch, Contribution, Fused, min_max_scores, reciprocal_ranks
 from providers.retrieval.limits import checked_integer, checked_limit, first_given
 
-__all__ = ["Fusion", "HybridBranch", "HybridSearch", "Key"]
+__all__ = ["Fusion", "HybridBranch", "HybridSearch", "Key", "only_returned"]
 
 _SEARCHES_AT_ONCE = 16  # whose branches have threads of their own; more wait for these
 
@@ -133,7 +133,7 @@ class HybridSearch:
         floor = checked_limit("candidate_limit", first_given(self._candidate_limit, default))
         k = checked_integer("rrf_k", first_given(self._rrf_k, call.hybrid.rrf_k, DEFAULT_RRF_K))
         explains = asks_why(request)
-        asked = without_explain(request).model_copy(update={"limit": max(limit, floor)})
+        asked = changed(without_explain(request), limit=max(limit, floor))
         call.check()
         pools = self._ask(asked, call)
         fused = self._fuse(pools, k, None if explains else limit)
@@ -147,7 +147,7 @@ class HybridSearch:
         if explains:
             strategies = [branch.strategy for branch in self._branches]
             fields["metadata"]["explanation"] = explained_fusion(fused, limit, strategies, _repeated(pools))
-        return RetrievalSearchOutput.model_construct(set(fields), **fields)
+        return trusted(RetrievalSearchOutput, fields)
 
     def _ask(self, request: RetrievalSearchInput, call: RetrievalCall) -> list[_Pool]:
         """Ask all branches; the first in this thread, the others each in one of their own."""
@@ -161,7 +161,7 @@ class HybridSearch:
         return [pool, *(future.result() for future in futures)]
 
     def _pool(self, branch: HybridBranch, request: RetrievalSearchInput, call: RetrievalCall) -> _Pool:
-        asked = request.model_copy(update={"strategy": branch.strategy})
+        asked = changed(request, strategy=branch.strategy)
         output = checked_output(branch.provider.search(asked, call), asked, call.limit(asked))
         return _Pool(output, [self._identity(candidate, output) for candidate in output.candidates])
 
@@ -252,12 +252,23 @@ def _checked_branch(branch: HybridBranch | Mapping[str, Any]) -> HybridBranch:
 
 def _candidates(fused: Sequence[Fused[str]], pools: Sequence[_Pool]) -> tuple[RetrievalCandidate, ...]:
     """Return each candidate as the first branch that found it has it, with the fused score."""
-    return tuple(
-        pools[one.contributions[0].branch]
-        .output.candidates[one.contributions[0].rank - 1]
-        .model_copy(update={"score": one.score})
-        for one in fused
-    )
+    firsts = [one.contributions[0] for one in fused]
+    found = [pools[first.branch].output.candidates[first.rank - 1] for first in firsts]
+    return tuple(changed(candidate, score=one.score) for candidate, one in zip(found, fused, strict=True))
+
+
+def only_returned(output: RetrievalSearchOutput) -> RetrievalSearchOutput:
+    """Leave out of what is told of a fusion the candidates that a reranking has cut off.
+
+    Only for a hybrid search that names its candidates by source and id.
+    """
+    metadata = output.metadata or {}
+    told = metadata.get("fusion")
+    if told is None:
+        return output
+    names = [default_identity(candidate, output.target.name) for candidate in output.candidates]
+    kept = {name: told["contributions"][name] for name in names if name in told["contributions"]}
+    return changed(output, metadata=metadata | {"fusion": told | {"contributions": kept}})
 
 
 def _repeated(pools: Sequence[_Pool]) -> list[tuple[int, int, str]]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.index import IndexHit, VectorIndex
 from ditto_tasks.contracts.retrieval import (
@@ -51,14 +52,15 @@ class IndexSearch:
         }
         if request.strategy is not None:
             fields["strategy"] = request.strategy
-        return RetrievalSearchOutput.model_construct(set(fields), **fields)
+        return trusted(RetrievalSearchOutput, fields)
 
 
 def _candidate(hit: IndexHit, target: str) -> RetrievalCandidate:
-    return RetrievalCandidate.model_construct(
-        {"id", "content", "score", "source"},
-        id=hit.record.id,
-        content=hit.record.to_wire(),
-        score=hit.score,
-        source=RetrievalSource.model_construct({"target", "ref"}, target=target, ref=hit.record.id),
-    )
+    id = hit.record.id
+    fields = {
+        "id": id,
+        "content": hit.record.to_wire(),
+        "score": hit.score,
+        "source": trusted(RetrievalSource, {"target": target, "ref": id}),
+    }
+    return trusted(RetrievalCandidate, fields)

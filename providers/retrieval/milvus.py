@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Generic, TypeVar
 
+from ditto_tasks.contracts.base import changed
 from ditto_tasks.contracts.errors import InvalidDefinition, RetrievalError
 from ditto_tasks.contracts.retrieval import (
     NO_RETRIEVAL_CALL,
@@ -78,7 +79,7 @@ class MilvusSearch(Generic[HitT]):
         call.check()
         request = checked_request(request)
         limit = call.limit(request)
-        request = request.model_copy(update={"limit": limit})
+        request = changed(request, limit=limit)
         hits = _results(self._search(self._asked(request), call))
         output = {"candidates": [self._map_hit(hit) for hit in hits], "target": request.target}
         return checked_output(output, request, limit)

@@ -7,9 +7,11 @@ from typing import Any, Self
 from ditto_tasks.contracts.index import IndexManifest, VectorIndex
 from ditto_tasks.contracts.reindex import ReindexPageOutput, TargetStatus
 from ditto_tasks.contracts.retrieval import (
+    NO_RETRIEVAL_CALL,
     IdentifiedEmbedding,
     RetrievalCall,
     RetrievalSearchInput,
+    RetrievalSearchOutput,
     RetrievalSearchProvider,
 )
 from providers.embedding.records import RecordEmbedding
@@ -27,7 +29,7 @@ from providers.retrieval.generations import (
     OpenIndex,
     SearchOfActive,
 )
-from providers.retrieval.hybrid import HybridBranch, HybridSearch
+from providers.retrieval.hybrid import HybridBranch, HybridSearch, only_returned
 from providers.retrieval.index import IndexSearch
 from providers.retrieval.keywords import keyword_query
 from providers.retrieval.registry import Target
@@ -231,8 +233,17 @@ class RecordTarget:
             ],
             fusion="min-max",
         )
-        hybrid = RerankSearch(fused, Smoothing(index), candidate_limit=POOL)
+        hybrid = _SmoothedSearch(fused, Smoothing(index), candidate_limit=POOL)
         return {"vector": vector, "hybrid": hybrid}, fused.close
+
+
+class _SmoothedSearch(RerankSearch):
+    """Tells of the candidates that it returns, and not of its whole pool, which is several times as long."""
+
+    def search(
+        self, request: RetrievalSearchInput, call: RetrievalCall = NO_RETRIEVAL_CALL
+    ) -> RetrievalSearchOutput:
+        return only_returned(super().search(request, call))
 
 
 def _of_any_length(call: RetrievalCall) -> RetrievalCall:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ditto_tasks.contracts.base import changed
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.retrieval import (
     NO_RETRIEVAL_CALL,
@@ -80,7 +81,7 @@ class _Bound:
     def search(
         self, request: RetrievalSearchInput, call: RetrievalCall = NO_RETRIEVAL_CALL
     ) -> RetrievalSearchOutput:
-        asked = request.model_copy(update={"strategy": self._strategy})
+        asked = changed(request, strategy=self._strategy)
         return checked_output(self._provider.search(asked, call), asked, call.limit(asked))
 
 

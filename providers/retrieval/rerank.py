@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from ditto_tasks.contracts.base import expected, trusted
+from ditto_tasks.contracts.base import changed, expected, trusted
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.retrieval import (
     DEFAULT_CANDIDATE_LIMIT,
@@ -65,13 +65,13 @@ class RerankSearch:
         floor = checked_limit("candidate_limit", first_given(self._candidate_limit, default))
         explains, is_explained = asks_why(request), getattr(self._search, "explains", False)
         asked = request if is_explained else without_explain(request)
-        asked = asked.model_copy(update={"limit": max(limit, floor)})
+        asked = changed(asked, limit=max(limit, floor))
         found = checked_output(self._search.search(asked, call), asked, max(limit, floor))
         order = _ranked(self._reranker, request.query, found.candidates, limit, call)
         fields: dict[str, Any] = {"candidates": tuple(_in_order(found.candidates, order))}
         if explains:
             fields["metadata"] = explained_reranking(found, order, is_explained)
-        return found.model_copy(update=fields)
+        return changed(found, **fields)
 
 
 class CosineReranker:
@@ -161,7 +161,7 @@ def _in_order(candidates: Sequence[RetrievalCandidate], order: Sequence[Ranked])
     return [
         candidates[place.index]
         if place.score is None
-        else candidates[place.index].model_copy(update={"score": place.score})
+        else changed(candidates[place.index], score=place.score)
         for place in order
     ]
 

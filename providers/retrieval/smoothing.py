@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ditto_tasks.contracts.base import trusted
 from ditto_tasks.contracts.index import VectorIndex
 from ditto_tasks.contracts.retrieval import (
     NO_RETRIEVAL_CALL,
@@ -84,8 +85,10 @@ class Smoothing:
         scores = np.array([candidate.score or 0.0 for candidate in pool])
         smoothed = smoothed_scores(scores, self._vectors(pool, call))
         order = np.argsort(-smoothed, kind="stable")
-        ranked = [Ranked(index=int(place), score=float(smoothed[place])) for place in order]
-        return [*ranked, *(Ranked(index=place) for place in range(len(pool), len(candidates)))][:limit]
+        best = zip(order.tolist(), smoothed[order].tolist(), strict=True)
+        ranked = [trusted(Ranked, {"index": index, "score": score}) for index, score in best]
+        rest = (trusted(Ranked, {"index": place}) for place in range(len(pool), len(candidates)))
+        return [*ranked, *rest][:limit]
 
     def _vectors(self, candidates: Sequence[RetrievalCandidate], call: RetrievalCall) -> Floats:
         known = self._index.vectors([candidate.id for candidate in candidates if candidate.id], call)

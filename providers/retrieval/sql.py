@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ditto_tasks.contracts.base import changed
 from ditto_tasks.contracts.errors import RetrievalError
 from ditto_tasks.contracts.retrieval import (
     NO_RETRIEVAL_CALL,
@@ -61,7 +62,7 @@ class SqlSearch(Generic[RowT]):
         """
         call.check()
         request = checked_request(request)
-        request = request.model_copy(update={"limit": call.limit(request)})
+        request = changed(request, limit=call.limit(request))
         rows = self._query(_checked(self._prepare(request)), call)
         candidates = [self._map_row(row) for row in rows]
         output = {"candidates": candidates, "target": request.target}

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from ditto_tasks.contracts import errors
-from ditto_tasks.contracts.base import Contract, describe, is_number, trusted
+from ditto_tasks.contracts.base import Contract, changed, describe, is_number, trusted
 from ditto_tasks.contracts.catalog import CAPABILITIES, NODE_SPECS
 from ditto_tasks.contracts.memory import (
     MemoryDefaults,
@@ -345,3 +345,12 @@ def test_a_contract_that_is_trusted_is_written_in_the_order_of_its_fields() -> N
     assert list(item.to_wire()) == ["id", "content", "metadata"]
     assert item == MemoryItem(id="a", content=1, metadata={})
     assert list(NodeResult.success("i", "A.B", 1).to_wire()) == ["executionId", "node", "status", "output"]
+
+
+def test_a_changed_copy_has_the_other_fields_and_leaves_the_first_as_it_is() -> None:
+    item = MemoryItem(id="a", content=1)
+    other = changed(item, content=2)
+    assert other == MemoryItem(id="a", content=2)
+    assert item.content == 1
+    assert other.to_wire() == {"id": "a", "content": 2}
+    assert changed(item, metadata={"k": 1}).to_wire() == {"id": "a", "content": 1, "metadata": {"k": 1}}
