@@ -28,11 +28,11 @@ class NodeResultBackend(RedisBackend):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._group: str = self.app.conf.ditto_prefix
         self._settles: bool = self.app.conf.ditto_settles_with_result
         self._limits: Mapping[str, Limit] = self.app.conf.ditto_limits
         self._is_extended = bool(self.app.conf.result_extended)
-        self._ledger = Ledger(self.client, Keys(self._group), int(self.app.conf.result_expires))
+        keys = Keys(self.app.conf.ditto_prefix)
+        self._ledger = Ledger(self.client, keys, int(self.app.conf.result_expires))
 
     def on_task_call(self, producer: Any, task_id: str) -> dict[str, Any]:
         """Subscribe to nothing: results come through the inbox."""
@@ -96,7 +96,7 @@ class NodeResultBackend(RedisBackend):
         if not tag:
             return None
         limit = self._limits.get(queue_of(split_tag(tag)[1])) if self._limits else None
-        return Delivery(tag, self._group, limit)
+        return Delivery(tag, limit)
 
 
 class SentinelNodeResultBackend(NodeResultBackend, SentinelBackend):

@@ -213,9 +213,9 @@ class StreamConsumer:
         if self._begins is None or "i" not in entry.fields:
             return
         id = self._not_run[entry.tag] = entry.fields["i"].decode(errors="replace")
-        keys = [self._keys.result(id), self._keys.call(id), self._keys.leases]
+        keys = [self._keys.result(id), self._keys.call(id)]
         step = self._new_step() + entry.id
-        sent = self._begin.send(keys, [self._begins, "", "", entry.stream, entry.id, step])
+        sent = self._begin.send(keys, [self._begins, entry.stream, entry.id, step])
         self._beginnings[entry.tag] = _Beginning(sent, lambda: self._not_run.update({entry.tag: id}))
         if len(self._sent_endings) >= _ENDS_AT_ONCE:
             self.look_at_ends()

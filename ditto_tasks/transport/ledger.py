@@ -75,55 +75,57 @@ end
 """
 )
 
-# KEYS: result, call, leases. ARGV: expiry of the call's hash, the process that begins it and its pid, or ""
-# where the broker itself sees to it that a message is with one process only; stream, entry, step: as for
-# `begin`. A call that a process with a lease holds is not begun a second time, however often it is delivered.
-BEGIN = (
+# KEYS: result, call. ARGV: expiry of the call's hash, stream, entry, step: as for `begin`.
+BEGIN = BEGIN_FUNCTION + "return begin(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])"
+
+# KEYS: result, call, leases. ARGV: as for `BEGIN`, and the process that begins the call, and its pid. A call
+# that a process with a lease holds is not begun a second time, however often the broker delivers it.
+_BEGIN_OWNED = (
     BEGIN_FUNCTION
     + """
-if ARGV[2] == '' then return begin(KEYS[1], KEYS[2], ARGV[1], ARGV[4], ARGV[5], ARGV[6]) end
+local owner, pid = ARGV[5], ARGV[6]
 local holder = redis.call('HMGET', KEYS[2], 'owner', 'pid')
-if holder[1] and (holder[1] ~= ARGV[2] or holder[2] ~= ARGV[3]) and redis.call('EXISTS', KEYS[1]) == 0 then
+if holder[1] and (holder[1] ~= owner or holder[2] ~= pid) and redis.call('EXISTS', KEYS[1]) == 0 then
   local time = redis.call('TIME')
   local lease = redis.call('ZSCORE', KEYS[3], holder[1])
   if lease and tonumber(lease) > time[1] * 1000 then return {'held', 0, holder[1] .. ' ' .. holder[2]} end
 end
-local begun = begin(KEYS[1], KEYS[2], ARGV[1], ARGV[4], ARGV[5], ARGV[6])
-if begun[2] then redis.call('HSET', KEYS[2], 'owner', ARGV[2], 'pid', ARGV[3]) end
+local begun = begin(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+if begun[2] then redis.call('HSET', KEYS[2], 'owner', owner, 'pid', pid) end
 return begun
 """
 )
 
-# KEYS: result, call, waiters, stream, dead letters, input. ARGV: the result, the attempt that gave it or "",
-# the call for the dead letters or "", and how many of those are kept; the result's expiry, the sender's inbox
-# or "", the inboxes' expiry; group, entry or "", tag, key or "", limit or "", and what all keys begin with.
+# KEYS: result, call, waiters, input, dead letters, stream. ARGV: the result, the attempt that gave it or "",
+# the call for the dead letters or "", the result's expiry, the sender's inbox or "", what all keys begin with
+# and the group is called, entry or ""; where a limit holds that, the tag, and the concurrency key or "".
 # Refused are a second final state (0) and the result of an attempt that another one has overtaken (-1).
 END = (
     LIMIT_FUNCTIONS
     + FINAL_FUNCTION
-    + """
+    + f"""
 local latest = ARGV[2] ~= '' and redis.call('HGET', KEYS[2], 'attempts')
 if latest and tonumber(latest) > tonumber(ARGV[2]) then return is_final(KEYS[1]) and 0 or -1 end
-if not redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[5], 'NX') then
+if not redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[4], 'NX') then
   if is_final(KEYS[1]) then return 0 end
-  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[5])
+  redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[4])
 end
 redis.call('PUBLISH', KEYS[1], ARGV[1])
 local inboxes = redis.call('SMEMBERS', KEYS[3])
-if ARGV[6] ~= '' then inboxes[#inboxes + 1] = ARGV[6] end
+if ARGV[5] ~= '' then inboxes[#inboxes + 1] = ARGV[5] end
 for _, inbox in ipairs(inboxes) do
   redis.call('RPUSH', inbox, ARGV[1])
-  redis.call('EXPIRE', inbox, ARGV[7])
+  redis.call('EXPIRE', inbox, {INBOX_EXPIRY})
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[6])
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
 if ARGV[3] ~= '' then
   redis.call('LPUSH', KEYS[5], ARGV[3])
-  redis.call('LTRIM', KEYS[5], 0, ARGV[4] - 1)
+  redis.call('LTRIM', KEYS[5], 0, {DEAD_KEPT - 1})
 end
-if ARGV[9] ~= '' then
-  redis.call('XACK', KEYS[4], ARGV[8], ARGV[9])
-  redis.call('XDEL', KEYS[4], ARGV[9])
-  if ARGV[12] ~= '' then free(ARGV[13], cjson.decode(ARGV[12]), ARGV[10], ARGV[11]) end
+if ARGV[7] ~= '' then
+  redis.call('XACK', KEYS[6], ARGV[6], ARGV[7])
+  redis.call('XDEL', KEYS[6], ARGV[7])
+  if ARGV[8] then free(ARGV[6], cjson.decode(ARGV[8]), ARGV[9], ARGV[10]) end
 end
 return 1
 """
@@ -182,7 +184,6 @@ class Delivery:
     """The stream entry that brought a call, to be removed in the step that stores its result."""
 
     tag: str
-    group: str
     limit: Limit | None = None
 
 
@@ -226,6 +227,7 @@ class Ledger:
         self._expires = expires
         self._line = Line(client)
         self._begin = LineScript(self._line, client, BEGIN)
+        self._begin_owned = LineScript(self._line, client, _BEGIN_OWNED)
         self._end = LineScript(self._line, client, END)
         self._cancel = LineScript(self._line, client, _CANCEL)
 
@@ -237,10 +239,12 @@ class Ledger:
             owner: the name of this process's lease, with a broker that may deliver a call while it still
             runs.
         """
-        keys = [self._keys.result(execution_id), self._keys.call(execution_id), self._keys.leases]
+        keys = [self._keys.result(execution_id), self._keys.call(execution_id)]
         entry, stream, _ = split_tag(tag) if tag else ("", "", "")
-        arguments = [self._expires, owner, os.getpid(), stream, entry, uuid.uuid4().hex]
-        return Begun.of(self._begin(keys=keys, args=arguments))
+        arguments = [self._expires, stream, entry, uuid.uuid4().hex]
+        if not owner:
+            return Begun.of(self._begin(keys, arguments))
+        return Begun.of(self._begin_owned([*keys, self._keys.leases], [*arguments, owner, os.getpid()]))
 
     def end(self, ending: Ending) -> Ended:
         """Store the result, wake who waits for it, and remove its delivery, in one step.
@@ -261,19 +265,17 @@ class Ledger:
 
         It is taken by `end` then, or by who fetches calls with the next fetch.
         """
-        keys, call = self._keys, self._keys.call(execution_id)
+        keys = self._keys
+        names = [keys.result(execution_id), keys.call(execution_id), keys.waiters(execution_id)]
+        names += [keys.input(execution_id), keys.dead]
+        arguments: list[Any] = ["", "", "", self._expires, inbox, keys.prefix]
         if delivery is None:
-            tag, stream = "", call
-            of_delivery: list[str | bytes] = ["", "", "", "", ""]
-        else:
-            tag = delivery.tag
-            entry, stream, key = split_tag(tag)
-            limit = delivery.limit.encode() if delivery.limit else b""
-            of_delivery = [delivery.group, entry, tag, key, limit]
-        names = [keys.result(execution_id), call, keys.waiters(execution_id), stream, keys.dead]
-        unknown = ["", "", ""]
-        fixed = [DEAD_KEPT, self._expires, inbox, INBOX_EXPIRY, *of_delivery, keys.prefix]
-        return Ending(tag, [*names, keys.input(execution_id)], [*unknown, *fixed])
+            return Ending("", [*names, keys.call(execution_id)], [*arguments, ""])
+        entry, stream, key = split_tag(delivery.tag)
+        if delivery.limit is None:
+            return Ending(delivery.tag, [*names, stream], [*arguments, entry])
+        limited = [entry, delivery.limit.encode(), delivery.tag, key]
+        return Ending(delivery.tag, [*names, stream], [*arguments, *limited])
 
     def close(self) -> None:
         """Close the connections that the ledger made; the client stays open."""

@@ -151,7 +151,7 @@ def readable(sockets: Sequence[socket.socket], seconds: float) -> Sequence[socke
     for one in sockets:
         poll.register(one, select.POLLIN)
     ready = [number for number, _ in poll.poll(seconds * 1000)]
-    return [one for one in sockets if one.fileno() in ready]
+    return [one for one in sockets if one.fileno() in ready] if ready else ()
 
 
 def read_answer(connection: Any) -> Any:

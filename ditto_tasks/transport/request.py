@@ -227,7 +227,7 @@ def _runner(task: Any, app: Any, consumer: Any, is_short: Callable[[Mapping[str,
         channel.note_runs(tag)
         total_count[name] += 1
         all_total_count[0] += 1
-        request = _request(raw, consumer.hostname) | {"args": args, "kwargs": kwargs, **embedded}
+        request = _request(raw, consumer.hostname, embedded)
         value, failure, runtime, _ = task.__trace__(id, args, kwargs, request)
         if failure is None:
             channel.settle(tag)
@@ -252,7 +252,7 @@ def _payload(raw: Mapping[str, Any]) -> Any:
     return payload if _has_parts(raw["headers"], payload) else None
 
 
-def _request(raw: Mapping[str, Any], hostname: str) -> dict[str, Any]:
+def _request(raw: Mapping[str, Any], hostname: str, embedded: Mapping[str, Any]) -> dict[str, Any]:
     """Give what Celery's request tells a task of the message that brought it."""
     properties = raw["properties"]
     return {
@@ -263,6 +263,7 @@ def _request(raw: Mapping[str, Any], hostname: str) -> dict[str, Any]:
         "delivery_info": properties["delivery_info"],
         "hostname": hostname,
         "is_eager": False,
+        **embedded,
     }
 
 

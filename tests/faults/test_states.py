@@ -415,7 +415,7 @@ class CallStates(RuleBasedStateMachine):
         result = encode_json(
             {"status": "SUCCESS", "result": f"{run.outcome} {run.attempt}", "task_id": run.id}
         )
-        delivery = Delivery(run.tag, KEYS.prefix)
+        delivery = Delivery(run.tag)
         ended = self.ledger.end(
             self.ledger.ending(run.id, delivery=delivery if settles else None).filled(result, run.attempt)
         )
