@@ -15,6 +15,7 @@ goal, is the index beside the client, with equal limit, payload and vector, and 
 """
 
 import argparse
+import gc
 import json
 import shutil
 import sqlite3
@@ -360,7 +361,10 @@ def main() -> int:
     rows: list[Row] = []
     for open_engine in (sqlite_engine, postgres_engine, qdrant_engine, milvus_engine):
         with tempfile.TemporaryDirectory() as folder, open_engine(Path(folder), drafts) as engine:
+            gc.collect()
+            gc.freeze()  # as a worker does once it is ready
             rows += measure(engine, queries)
+        gc.unfreeze()
     return finish(rows, options.json)
 
 

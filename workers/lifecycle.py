@@ -1,5 +1,6 @@
 """When a worker process opens, announces itself and closes: Celery's signals and one step of its start-up."""
 
+import gc
 import logging
 import os
 from contextlib import suppress
@@ -73,6 +74,7 @@ class ServeNodes(bootsteps.StartStopStep):
     def _announce(self, **_: Any) -> None:
         """Begin to announce; the signal comes again after each lost connection."""
         if self._announcer is None:
+            _spare_what_stays()
             self._announcer = _announcer(self._parent)
             self._announcer.start()
 
@@ -126,6 +128,15 @@ def _announcer(parent: Any) -> Announcer:
     return Announcer(connect(redis_url(config)), Keys(config.transport.prefix), announcement)
 
 
+def _spare_what_stays() -> None:
+    """Leave what a process has loaded out of all garbage collections from now on.
+
+    It stays to the end, and each look at all of it would stop the calls for some 20 ms.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def _resources_of(app: Any) -> ProcessResources | None:
     return app.conf.get("ditto_resources") if app is not None else None
 
@@ -139,6 +150,7 @@ def _open_in_child(**_: Any) -> None:
             resources.open()
         except DittoError as error:
             logger.critical("a worker process cannot open its resources: %s", error)
+    _spare_what_stays()
 
 
 @signals.worker_process_shutdown.connect

@@ -43,6 +43,7 @@ def test_memory_works_and_resources_are_opened_once_a_process_and_closed_with_it
         assert runtime.invoke("MEMORY.DELETE", {"ids": [patch["id"]]}).unwrap() == {"deleted": [patch["id"]]}
         ran = [result.unwrap() for result in runtime.map("TEST.WHERE", [{}] * 20)]
     assert all(run["pid"] == run["opened"] for run in ran)
+    assert all(run["spared"] > 10_000 for run in ran), "what is loaded is left out of garbage collections"
     worker.stop()
     assert "Traceback" not in worker.log
     opened = [line for line in worker.trace if line.startswith("opened")]

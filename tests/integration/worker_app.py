@@ -1,5 +1,6 @@
 """The worker app of the tests: the MEMORY worker of the configuration, and nodes that misbehave."""
 
+import gc
 import logging
 import os
 import time
@@ -62,7 +63,12 @@ def _not_json(input: Any, context: WorkerContext) -> object:
 
 
 def _where(input: Any, context: WorkerContext) -> dict[str, Any]:
-    return {"pid": os.getpid(), "opened": context.resources, "executionId": context.call.execution_id}
+    return {
+        "pid": os.getpid(),
+        "opened": context.resources,
+        "executionId": context.call.execution_id,
+        "spared": gc.get_freeze_count(),
+    }
 
 
 def _nested(input: Any, context: WorkerContext) -> Any:
