@@ -67,7 +67,7 @@ class Line:
             redis.RedisError: the server takes nothing in.
         """
         connection = self._take()
-        with suppress(ConnectionError, OSError):  # `receive` finds the connection closed
+        with suppress(ConnectionError):  # `receive` finds the connection closed
             write(connection, packed(connection, commands))
         return connection
 
@@ -116,7 +116,7 @@ def write(connection: Any, data: bytes) -> None:
     """Send packed commands over a connection, which is closed if it does not take them.
 
     Raises:
-        redis.RedisError, OSError: it does not.
+        redis.RedisError: it does not.
     """
     try:
         if connection._sock is None:
@@ -125,6 +125,9 @@ def write(connection: Any, data: bytes) -> None:
     except builtins.TimeoutError as error:
         connection.disconnect()
         raise TimeoutError("the server takes nothing in") from error
+    except OSError as error:
+        connection.disconnect()
+        raise ConnectionError(f"the connection was lost: {type(error).__name__}") from error
     except BaseException:  # perhaps in the middle of a command
         connection.disconnect()
         raise
@@ -218,7 +221,9 @@ class SentScript:
 
 
 class Pipe:
-    """Sends commands over a connection of its own, whose answers are read later, many at once; by one thread.
+    """Sends commands over a connection of its own, whose answers are read later, many at once.
+
+    By one thread at a time.
 
     Args:
         client: whose settings the connection is made with; it stays the caller's to close.
@@ -233,10 +238,11 @@ class Pipe:
         """Send a command.
 
         Raises:
-            redis.RedisError, OSError: the connection was lost, and with it all answers that were due.
+            redis.RedisError: the connection was lost, and with it all answers that were due.
         """
+        data = packed(self._connection, [command])
         try:
-            write(self._connection, packed(self._connection, [command]))
+            write(self._connection, data)
         except BaseException:
             self._due = 0
             raise
@@ -246,7 +252,7 @@ class Pipe:
         """Return the answers that are due, in the order of the commands, an error as the answer of its own.
 
         Raises:
-            redis.RedisError, OSError: as `send`.
+            redis.RedisError, OSError: as `send`; and nothing is due any more.
         """
         due, self._due = self._due, 0
         try:
