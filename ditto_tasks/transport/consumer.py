@@ -89,6 +89,7 @@ class StreamConsumer:
         self._unsettled: list[str] = []
         self._endings: list[Ending] = []
         self._sent_endings: list[Ending] = []  # whose answers the pipe has
+        self._piping = threading.Lock()  # held by who uses the pipe
         self._unreleased: list[tuple[str, str]] = []
         self._overdue: list[str] = []
         self._looked_at = float("inf")  # not yet
@@ -283,10 +284,10 @@ class StreamConsumer:
             is no event loop that would turn soon.
         """
         on_ended = self.on_ended
-        is_of_loop = self.loop_thread == threading.get_ident()
-        if on_ended is None or not (self.expects_more or is_of_loop) or not self.settled(ending.tag):
+        is_of_loop, more_wait = self.loop_thread == threading.get_ident(), self.expects_more
+        if on_ended is None or not (more_wait or is_of_loop) or not self.settled(ending.tag):
             return False
-        if self.expects_more:
+        if more_wait:
             self._endings.append(ending)
             on_ended()
         else:
@@ -294,35 +295,43 @@ class StreamConsumer:
         return True
 
     def _send_end(self, ending: Ending) -> None:
-        self._sent_endings.append(ending)
-        try:
-            self._ends.send(self._end.command(ending.keys, ending.arguments))
-        except REDIS_ERRORS:
-            self._end_again()
+        command = self._end.command(ending.keys, ending.arguments)
+        with self._piping:
+            try:
+                self._ends.send(command)
+            except BaseException as error:
+                self._endings += [*self._taken_from_pipe(), ending]  # all answers are lost
+                if not isinstance(error, REDIS_ERRORS):
+                    raise
+            else:
+                self._sent_endings.append(ending)
 
     def look_at_ends(self) -> None:
-        """See what came of the calls whose end was sent; in the thread of the event loop.
+        """See what came of the calls whose end was sent.
 
-        Those that could not be ended are left to the next fetch.
+        Those that could not be ended are left to the next fetch. The thread of the event loop looks, and that
+        of the lease, since a solo worker's loop may be busy with a call for long.
         """
         if not self._sent_endings:
             return
-        try:
-            answers = self._ends.answers()
-        except REDIS_ERRORS:
-            self._end_again()
-            return
-        sent, self._sent_endings = self._sent_endings, []
-        for ending, answer in zip(sent, answers, strict=True):
-            if isinstance(answer, NoScriptError):
-                self._endings.append(ending)
-            else:
-                self._note_end(ending, answer)
+        with self._piping:
+            sent = self._taken_from_pipe()
+            try:
+                answers = self._ends.answers()
+            except BaseException as error:
+                self._endings += sent
+                if isinstance(error, REDIS_ERRORS):
+                    return
+                raise
+            for ending, answer in zip(sent, answers, strict=True):
+                if isinstance(answer, NoScriptError):
+                    self._endings.append(ending)
+                else:
+                    self._note_end(ending, answer)
 
-    def _end_again(self) -> None:
-        """Leave the ends that were sent to the next fetch: their answers are lost."""
+    def _taken_from_pipe(self) -> list[Ending]:
         sent, self._sent_endings = self._sent_endings, []
-        self._endings += sent
+        return sent
 
     @property
     def has_endings(self) -> bool:
@@ -421,7 +430,13 @@ class StreamConsumer:
 
     def _still_runs(self, tag: str) -> bool:
         """Tell whether an entry that we lost and regained has an attempt here whose end would settle it."""
-        return tag in self._held or tag in self._unsettled
+        return tag in self._known_tags()
+
+    def _known_tags(self) -> list[str]:
+        """List the tags of what this process has: it runs, or its end is on the way."""
+        with self._piping:  # or an end might be in neither list
+            ended = [ending.tag for ending in (*self._endings, *self._sent_endings)]
+        return [*self._held, *self._unsettled, *ended]
 
     def _finds_slot(self, entry: Entry) -> bool:
         limit = self._limited.get(entry.stream)
@@ -437,7 +452,7 @@ class StreamConsumer:
         return bool(answer > 0)
 
     def _release_stray(self, stream: str, id: str) -> None:
-        known = (tag for tag in [*self._held, *self._unsettled] if tag.startswith(f"{id} {stream}"))
+        known = (tag for tag in self._known_tags() if tag.startswith(f"{id} {stream}"))
         if next(known, None) is None:
             [entry] = self._client.xrange(stream, id, id) or [(None, {})]
             key = entry[1].get(b"k", b"").decode(errors="replace")
@@ -479,6 +494,7 @@ class StreamConsumer:
         strays_looked_for = counted = time.monotonic()
         while not self._stopping.wait(min(_TICK, self._lease / 3)):
             try:
+                self.look_at_ends()
                 self._renew()  # and end what an event loop that is busy has not
                 self._release_all()
                 if time.monotonic() - strays_looked_for > _STRAYS_INTERVAL:
