@@ -1,5 +1,6 @@
 """The result of a call that is to come: a tenth of a `Future`, which is made for those who ask for one."""
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
@@ -81,3 +82,13 @@ def _complete(future: Future[NodeResult], answer: NodeResult | BaseException) ->
             future.set_result(answer)
         else:
             future.set_exception(answer)
+
+
+def _renew_lock() -> None:
+    """Take a lock of the child's own after a fork: a thread that is not in it may have held the parent's."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

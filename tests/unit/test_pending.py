@@ -1,5 +1,7 @@
 """What is pending ends once, and a future of it, whenever it is asked for, ends with it."""
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import CancelledError, wait
 
@@ -7,7 +9,7 @@ import pytest
 
 from ditto_tasks import InvocationCancelled, NodeResult
 from ditto_tasks.transport.pending import Pending
-from tests.conftest import wait_until
+from tests.conftest import ROOT, wait_until
 
 _RESULT = NodeResult.success("a", "A.B", None)
 _OTHER = NodeResult.success("b", "A.B", None)
@@ -96,3 +98,21 @@ def test_who_is_to_hear_of_the_end_hears_of_it_once_and_finds_the_result_there()
     pending.end(_OTHER)
 
     assert heard == [True]
+
+
+def test_a_child_that_is_forked_while_a_thread_ends_something_can_end_its_own() -> None:
+    script = """
+import os, signal
+from ditto_tasks import NodeResult
+from ditto_tasks.transport import pending
+
+with pending._lock:  # as any thread of the parent may have it
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        ended = pending.Pending()
+        ended.end(NodeResult.success("a", "A.B", None))
+        os._exit(0 if ended.done() else 1)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=_LONG).returncode == 0
