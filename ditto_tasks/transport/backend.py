@@ -44,9 +44,9 @@ class NodeResultBackend(RedisBackend):
 
     def ending(self, execution_id: str, request: Any) -> Ending:
         """Make ready the last step of the call that a message has brought."""
-        reply_to = getattr(request, "reply_to", None) or ""
+        reply_to = getattr(request, "reply_to", None)
+        inbox = reply_to if isinstance(reply_to, str) and INBOX_MARK in reply_to else ""
         tag = stream_tag(request) if self._settles else ""
-        inbox = reply_to if INBOX_MARK in reply_to else ""
         return self._ledger.ending(execution_id, inbox=inbox, delivery=self._delivery(tag))
 
     def end(self, ending: Ending, result: bytes, request: Any) -> None:

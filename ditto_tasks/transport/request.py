@@ -6,6 +6,7 @@ from typing import Any
 from weakref import ref
 
 from billiard.exceptions import WorkerLostError
+from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED, fast_trace_task
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
@@ -27,6 +28,12 @@ __all__ = ["REVOKED", "NodeRequest", "node_strategy"]
 
 Handler = Callable[..., Any]  # of a message: Celery calls it a strategy
 REVOKED = "revoked"  # the reason of such a cancel
+_OURS = ("ditto_attempt", "ditto_dead")  # what a node's task notes in its context
+
+# A task's context has the headers of its message as attributes: those that would stand in for its own.
+_HIDING = frozenset(
+    (*_OURS, *(name for name in dir(Context) if name[0] == "_" or callable(getattr(Context, name))))
+)
 
 
 class NodeRequest(Request):
@@ -276,21 +283,23 @@ def _is_of_a_task(message: Any) -> bool:
     except Exception:  # whatever a decoder may raise
         return False
     if isinstance(payload, dict):  # protocol 1
-        return _has_limits(message.headers) and isinstance(payload.get("args"), list | tuple)
+        return _are_of_use(message.headers) and isinstance(payload.get("args"), list | tuple)
     return _has_parts(message.headers, payload)
 
 
 def _has_parts(headers: Mapping[str, Any], payload: Any) -> bool:
-    """Tell whether a message of protocol 2 has what its time limits and its payload are unpacked into."""
+    """Tell whether a message of protocol 2 has headers of use, and what its payload is unpacked into."""
     kinds = (list | tuple, dict, dict)
     return (
-        _has_limits(headers)
+        _are_of_use(headers)
         and isinstance(payload, list | tuple)
         and len(payload) == len(kinds)
         and all(isinstance(part, kind) for part, kind in zip(payload, kinds, strict=True))
     )
 
 
-def _has_limits(headers: Mapping[str, Any]) -> bool:
+def _are_of_use(headers: Mapping[str, Any]) -> bool:
+    """Tell whether headers have what their time limits are unpacked into, and hide nothing of a context."""
     limits = headers.get("timelimit")
-    return not limits or (isinstance(limits, list | tuple) and len(limits) == 2)
+    has_limits = not limits or (isinstance(limits, list | tuple) and len(limits) == 2)
+    return has_limits and _HIDING.isdisjoint(headers)

@@ -38,6 +38,7 @@ class NodeContext(Context):
 
     def __init__(self, request: dict[str, Any], args: Any, kwargs: Any) -> None:
         self.__dict__.update(request, args=args, kwargs=kwargs, called_directly=False)
+        self._message = request  # what is noted in this context is no header
         limits = request.get("timelimit")
         if limits:
             self.time_limit, self.soft_time_limit = limits
@@ -45,7 +46,7 @@ class NodeContext(Context):
     @cached_property
     def headers(self) -> dict[str, Any]:
         """The headers that are none of Celery's."""
-        return {name: value for name, value in vars(self).items() if name not in _KNOWN}
+        return {name: value for name, value in self._message.items() if name not in _KNOWN}
 
 
 def short_tracer(task: Any, celerys_tracer: Tracer) -> Tracer:
@@ -100,7 +101,7 @@ def _is_long(request: dict[str, Any]) -> bool:
     """Tell whether a message brought along what only Celery's tracer serves."""
     of = request.get
     has_embedded = of("callbacks") or of("errbacks") or of("chain") or of("chord")
-    return bool(has_embedded or of("group") or of("ignore_result") or of("headers"))
+    return bool(has_embedded or of("group") or of("ignore_result") or "headers" in request)
 
 
 def _raised(task: Any, context: Any, error: Exception) -> Any:

@@ -19,6 +19,7 @@ from celery import Celery
 from ditto_tasks import Invocation, Runtime
 from ditto_tasks.transport.app import create_app
 from ditto_tasks.transport.dead import DeadLetters
+from ditto_tasks.transport.serializer import CONTENT_TYPE
 from tests.conftest import LATE, ROOT, RedisServer, StartWorker, wait_until
 from tests.integration.conftest import Site
 
@@ -48,6 +49,10 @@ PUSHED: list[Any] = [
     {**WHOLE, "headers": {"task": ["x"], "id": 2}, "body": "x"},
     {**WHOLE, "headers": {"task": "NOTED.WORK"}, "body": "[[], {}, {}]"},
     {**WHOLE, "headers": {**HEADERS, "timelimit": 3}, "body": "[[], {}, {}]"},
+    *(
+        {**WHOLE, "headers": {**HEADERS, name: 3}, "body": "[[], {}, {}]"}
+        for name in ("_children", "get", "__class__", "ditto_dead", "ditto_attempt")
+    ),
     {**WHOLE, "body": 3},
     {**WHOLE, "properties": {**PROPERTIES, "body_encoding": "base64"}, "body": "no base64"},
     WHOLE,
@@ -141,6 +146,22 @@ def test_a_message_that_was_written_twice_runs_once(site: Site, pool: str) -> No
         assert statuses(calls) == {"success"}
         wait_until(lambda: site.entries() == 0, what="both messages are gone")
     assert sorted(site.notes.started()) == ["NOTED.READ", "NOTED.WORK"]
+
+
+def test_a_sender_that_wants_no_sensible_reply_has_its_call_run(site: Site, pool: str) -> None:
+    worker = site.hire(pool=pool, concurrency=1)
+    with site.runtime() as runtime:
+        for id, reply_to in (("number", 5), ("list", ["x"]), ("none", None)):
+            message = {
+                "headers": {"task": "NOTED.WORK", "id": id, "lang": "py"},
+                "properties": {**PROPERTIES, "reply_to": reply_to},
+                "content-type": CONTENT_TYPE,
+                "content-encoding": "utf-8",
+            }
+            fields = {"i": id, "m": json.dumps(message), "b": json.dumps([[{"label": id}], {}, {}])}
+            site.client.xadd(site.stream("NOTED.WORK"), fields)
+            assert runtime.invocation(id).result(30).status == "success"
+    assert worker.stop() == 0
 
 
 def test_a_node_that_exits_fails_and_its_worker_goes_on(site: Site, pool: str) -> None:
