@@ -553,8 +553,8 @@ class StreamConsumer:
         """Run scripts in one round trip; returns their answers, an error as the answer of its script."""
         answers = self._line.execute_all([script.command(keys, args) for script, keys, args in steps])
         return [
-            script(keys, arguments) if isinstance(answer, NoScriptError) else answer
-            for (script, keys, arguments), answer in zip(steps, answers, strict=True)
+            _run_anew(step) if isinstance(answer, NoScriptError) else answer
+            for step, answer in zip(steps, answers, strict=True)
         ]
 
     def _note_end(self, ending: Ending, answer: Any) -> None:
@@ -604,6 +604,15 @@ class _Beginning:
         if self._sent is not None:
             with suppress(*REDIS_ERRORS):
                 self()
+
+
+def _run_anew(step: _Step) -> Any:
+    """Run a script that the server did not know; as `_run`."""
+    script, keys, arguments = step
+    try:
+        return script(keys, arguments)
+    except ResponseError as error:
+        return error
 
 
 def _do_nothing() -> None: ...

@@ -83,6 +83,20 @@ def test_an_end_whose_connection_was_lost_is_sent_again_though_the_loop_is_busy(
     wait_until(lambda: is_ended(client, "b"), what="the call has ended, with no turn of the loop")
 
 
+def test_an_end_that_the_server_refuses_for_now_is_kept_also_when_it_has_not_the_script(
+    client: RedisClient, consumer: StreamConsumer, run: Callable[[str], Ending]
+) -> None:
+    ending = run("a")
+    client.script_flush()
+    client.config_set("maxmemory", 1)
+    consumer.end_later(ending)
+    consumer.flush()
+    assert consumer.has_endings
+    client.config_set("maxmemory", 0)
+    consumer.flush()
+    assert is_ended(client, "a")
+
+
 def test_a_call_whose_end_was_sent_is_no_stray(
     client: RedisClient, consumer: StreamConsumer, run: Callable[[str], Ending]
 ) -> None:
