@@ -12,12 +12,14 @@ from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.concurrency.solo import TaskPool as SoloPool
 from celery.exceptions import InvalidTaskError
 from celery.signals import task_received
+from celery.utils.time import maybe_iso8601
 from celery.worker.request import Request
 from celery.worker.state import all_total_count, revoked, task_ready, task_reserved, total_count
 from celery.worker.strategy import default
 from celery.worker.strategy import logger as celerys_logger
 from kombu.exceptions import ContentDisallowed
 
+from ditto_tasks.contracts.base import is_number
 from ditto_tasks.contracts.json_value import NotJson, decode_json
 from ditto_tasks.transport.connection import REDIS_ERRORS
 from ditto_tasks.transport.ledger import BEGUN_PROPERTY
@@ -295,11 +297,47 @@ def _has_parts(headers: Mapping[str, Any], payload: Any) -> bool:
         and isinstance(payload, list | tuple)
         and len(payload) == len(kinds)
         and all(isinstance(part, kind) for part, kind in zip(payload, kinds, strict=True))
+        and _are_of_use(payload[2])
     )
 
 
-def _are_of_use(headers: Mapping[str, Any]) -> bool:
-    """Tell whether headers have what their time limits are unpacked into, and hide nothing of a context."""
-    limits = headers.get("timelimit")
-    has_limits = not limits or (isinstance(limits, list | tuple) and len(limits) == 2)
-    return has_limits and _HIDING.isdisjoint(headers)
+def _are_of_use(parts: Mapping[str, Any]) -> bool:
+    """Tell whether parts of a context hide nothing of it, and are what Celery takes for granted."""
+    if not _HIDING.isdisjoint(parts):
+        return False
+    for name, is_right in _KINDS.items():
+        value = parts.get(name)
+        if value is not None and not is_right(value):
+            return False
+    return True
+
+
+def _is_pair(value: Any) -> bool:
+    """Tell whether this may be the hard and the soft time limit, of which each may be absent."""
+    if value in ([], ()):
+        return True
+    is_two = isinstance(value, list | tuple) and len(value) == 2
+    return is_two and all(limit is None or is_number(limit) for limit in value)
+
+
+def _is_moment(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and maybe_iso8601(value) is not None
+    except ValueError:
+        return False
+
+
+def _are_signatures(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(signature, dict) for signature in value)
+
+
+# What Celery's worker takes parts of a message for, unless they are absent or null.
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "timelimit": _is_pair,
+    "eta": _is_moment,
+    "expires": _is_moment,
+    "callbacks": _are_signatures,
+    "errbacks": _are_signatures,
+    "chain": _are_signatures,
+    "chord": lambda value: isinstance(value, dict),
+}

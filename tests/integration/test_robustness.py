@@ -53,6 +53,24 @@ PUSHED: list[Any] = [
         {**WHOLE, "headers": {**HEADERS, name: 3}, "body": "[[], {}, {}]"}
         for name in ("_children", "get", "__class__", "ditto_dead", "ditto_attempt")
     ),
+    *(
+        {**WHOLE, "headers": {**HEADERS, name: value}, "body": "[[], {}, {}]"}
+        for name, value in [
+            ("timelimit", ["soon", {}]),
+            ("chain", {}),
+            ("chain", [1]),
+            ("callbacks", "later"),
+            ("chord", []),
+            ("expires", []),
+            ("expires", 3),
+            ("expires", "some day"),
+            ("eta", {}),
+        ]
+    ),
+    *(
+        {**WHOLE, "body": json.dumps([[], {}, embedded])}
+        for embedded in ({"chain": {}}, {"errbacks": [1]}, {"chord": 3}, {"get": 1})
+    ),
     {**WHOLE, "body": 3},
     {**WHOLE, "properties": {**PROPERTIES, "body_encoding": "base64"}, "body": "no base64"},
     WHOLE,
@@ -114,8 +132,8 @@ def celery(site: Site, *arguments: str) -> str:
     return ended.stdout + ended.stderr
 
 
-def test_garbage_in_lists_and_streams_ends_in_the_dead_letters(site: Site) -> None:
-    worker = site.hire()
+def test_garbage_in_lists_and_streams_ends_in_the_dead_letters(site: Site, pool: str) -> None:
+    worker = site.hire(pool=pool)
     for body in GARBAGE:
         site.client.lpush("ditto.noted.work", body)
     for fields in STREAM_GARBAGE:
