@@ -468,19 +468,20 @@ class _Gate:
     """Lets calls in until it is closed, and knows when the last one has left."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a handler of signals may close the runtime within it
+        self._changed = threading.Condition(self._lock)
         self._inside = 0
         self._is_open = True
 
     def __enter__(self) -> None:
         """Be inside for the block; calls made by those inside get in while the gate closes."""
-        with self._changed:
+        with self._lock:
             if not self._is_open:
                 raise RuntimeClosed("the runtime is closed: make a new one")
             self._inside += 1
 
     def __exit__(self, *raised: object) -> None:
-        with self._changed:
+        with self._lock:
             self._inside -= 1
             if not self._is_open:
                 self._changed.notify_all()

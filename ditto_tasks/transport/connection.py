@@ -111,7 +111,7 @@ class _BrokerErrors:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (*REDIS_ERRORS, OperationalError)):
+        if error is not None and isinstance(error, (*REDIS_ERRORS, OperationalError)):
             raise BrokerUnavailable(
                 f"{self._doing} failed ({type(error).__name__}): "
                 "see that the server of DITTO_BROKER_URL (or DITTO_RESULT_URL) runs and can be reached"

@@ -47,7 +47,7 @@ class Inbox:
         self._commands = commands
         self._reader = reader
         self._keys = keys
-        self._expected: dict[str, list[Pending]] = {}
+        self._expected: dict[str, tuple[Pending, ...]] = {}
         self._on_end = self._wake_reader  # one for all that is pending
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -69,7 +69,7 @@ class Inbox:
         with self._lock:
             if self._closing.is_set():
                 raise RuntimeClosed("the runtime is closed: it waits for no more results")
-            self._expected.setdefault(execution_id, []).append(pending)
+            self._expected[execution_id] = (*self._expected.get(execution_id, ()), pending)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._tend, name="ditto-inbox", daemon=True)
                 self._thread.start()
@@ -102,11 +102,9 @@ class Inbox:
     def forget(self, execution_id: str, pending: Pending) -> None:
         """Wait no longer for this result."""
         with self._lock:
-            waiting = self._expected.get(execution_id, [])
-            if pending in waiting:
-                waiting.remove(pending)
-            if not waiting:
-                self._expected.pop(execution_id, None)
+            waiting = tuple(one for one in self._expected.pop(execution_id, ()) if one is not pending)
+            if waiting:
+                self._expected[execution_id] = waiting
 
     def deliver(self, stored: bytes) -> None:
         """Give this stored result to those who wait for it."""

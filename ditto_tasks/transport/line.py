@@ -67,8 +67,10 @@ class Line:
             redis.RedisError: the server takes nothing in.
         """
         connection = self._take()
-        with suppress(ConnectionError):  # `receive` finds the connection closed
+        try:
             write(connection, packed(connection, commands))
+        except ConnectionError:
+            return connection  # closed, as `receive` will find
         return connection
 
     def receive(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
