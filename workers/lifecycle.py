@@ -131,7 +131,7 @@ def _announcer(parent: Any) -> Announcer:
 def _spare_what_stays() -> None:
     """Leave what a process has loaded out of all garbage collections from now on.
 
-    It stays to the end, and each look at all of it would stop the calls for some 20 ms.
+    It stays to the end, and each look at all of it would stop the calls meanwhile.
     """
     gc.collect()
     gc.freeze()

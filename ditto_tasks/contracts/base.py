@@ -115,7 +115,7 @@ def trusted(contract: type[C], fields: dict[str, Any]) -> C:
 def changed(contract: C, **fields: Any) -> C:
     """Copy a contract with some fields replaced by others that are known to be right; the copy is shallow.
 
-    What `model_copy` does, in a fifth of its time.
+    What `model_copy` does, with less around it.
     """
     values = contract.__dict__
     return trusted(type(contract), {name: values[name] for name in contract.model_fields_set} | fields)

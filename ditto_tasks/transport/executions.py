@@ -50,7 +50,7 @@ class Executions:
         cancellation = Cancellation()
         with self._lock:
             self._running[execution_id] = cancellation
-            reason = self._heard.pop(execution_id, None) if self._heard else None
+            reason = self._heard.pop(execution_id, None)
             if self._listener_pid != own_pid():
                 self._listen_in_this_process()
         if reason is not None:

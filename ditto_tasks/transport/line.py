@@ -67,10 +67,8 @@ class Line:
             redis.RedisError: the server takes nothing in.
         """
         connection = self._take()
-        try:
+        with suppress(ConnectionError):  # `receive` finds the connection closed
             write(connection, packed(connection, commands))
-        except ConnectionError:
-            return connection  # closed, as `receive` will find
         return connection
 
     def receive(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:

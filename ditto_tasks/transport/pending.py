@@ -1,4 +1,4 @@
-"""The result of a call that is to come: a tenth of a `Future`, which is made for those who ask for one."""
+"""The result of a call that is to come: less than a `Future`, which is made for those who ask for one."""
 
 import os
 import threading

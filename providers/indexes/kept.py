@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ditto_tasks.contracts.base import MAX_LIMIT
+from ditto_tasks.contracts.base import MAX_LIMIT, changed
 from ditto_tasks.contracts.call import NO_CALL, Call
 from ditto_tasks.contracts.memory import (
     MemoryGetInput,
@@ -77,7 +77,7 @@ class WithoutKept:
         """Search; raises what the search below does."""
         if request.limit is None:
             return [hit for hit in self._search.search(request, call) if not _is_kept_hit(hit)]
-        asked = request.model_copy(update={"limit": min(request.limit + _KEPT, MAX_LIMIT)})
+        asked = changed(request, limit=min(request.limit + _KEPT, MAX_LIMIT))
         found = [hit for hit in self._search.search(asked, call) if not _is_kept_hit(hit)]
         return found[: request.limit]
 
